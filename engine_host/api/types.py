@@ -1,0 +1,229 @@
+"""What the host tells a screen, and in which units.
+
+Immutable wire types, encoded as JSON over the host's API. Times inside are seconds; sizes are bytes; money is USD.
+`None` always means *unknown or not available*, never zero.
+"""
+
+from typing import Literal
+
+import msgspec
+
+API_VERSION = 1
+
+StateName = Literal["stopped", "starting", "ready", "swapping", "recovering", "failed"]
+PhaseName = Literal["import", "weights", "kv-cache", "warm-up"]
+RequestState = Literal["queued", "prefill", "decode"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+PHASES: tuple[PhaseName, ...] = ("import", "weights", "kv-cache", "warm-up")
+
+
+class EngineState(msgspec.Struct, frozen=True):
+    """Where the engine is in its life.
+
+    `phase` and `progress` (0 to 1, where the phase has one) are set while starting; `reason` is the sentence to show
+    when `failed`, with `hint` saying what to do about it.
+    """
+
+    name: StateName
+    since: float
+    phase: PhaseName | None = None
+    progress: float | None = None
+    reason: str | None = None
+    hint: str | None = None
+    phase_seconds: dict[str, float] = {}
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """The served model; `max_model_len` in tokens. Unknown until the engine is ready where `None`."""
+
+    name: str
+    path: str
+    dtype: str | None = None
+    max_model_len: int | None = None
+
+
+class PortInfo(msgspec.Struct, frozen=True):
+    """The OpenAI port. `error` says why it isn't bound, `bound` whether it listens."""
+
+    host: str
+    port: int
+    bound: bool
+    error: str | None = None
+
+
+class KvCache(msgspec.Struct, frozen=True):
+    """Totals of the KV-cache pages (vLLM calls them blocks).
+
+    used: held by at least one request; cached: held by none but still valid as prefix cache; free: neither.
+    `hit_ratio` is prefix-cache tokens found over tokens looked up, in the last `hit_window_s` seconds.
+    """
+
+    pages: int
+    used: int
+    cached: int
+    free: int
+    page_tokens: int
+    page_bytes: int | None
+    hit_ratio: float | None
+    hit_window_s: float
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Percentiles in seconds over `count` samples."""
+
+    p50: float
+    p99: float
+    count: int
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """TTFT per request and TTL per token over the last `window_s` seconds; `None` where no sample fell in it."""
+
+    window_s: float
+    ttft: Percentiles | None
+    ttl: Percentiles | None
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Requests in the engine now, and tokens per second over the last `window_s` seconds."""
+
+    running: int
+    waiting: int
+    prefill_tps: float
+    decode_tps: float
+    window_s: float
+    finished: int
+    failed: int
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """One hardware value. `value` is `None` where it can't be had, and `why` then says why in a few words.
+
+    `label` names exactly what was measured ("SM active", "kernel-busy", "CPU busy"), `source` the call it came from.
+    """
+
+    label: str
+    unit: Literal["fraction", "bytes", "watts", "celsius", "bytes/s"]
+    value: float | None
+    source: str
+    why: str | None = None
+    stale: bool = False
+
+
+class Device(msgspec.Struct, frozen=True):
+    """The device the engine runs on. `problem` is a sentence when the panel can't be filled."""
+
+    kind: Literal["gpu", "cpu"]
+    name: str
+    utilization: Reading
+    memory_used: Reading
+    memory_total: Reading
+    power: Reading
+    temperature: Reading
+    problem: str | None = None
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What running costs: the price per device-hour and, in the window, price over tokens produced."""
+
+    usd_per_hour: float | None
+    price_source: str
+    usd_per_million_output: float | None
+    window_s: float
+
+
+class RequestRow(msgspec.Struct, frozen=True):
+    """One live request. `pages` is the number of KV pages it holds, shared ones included."""
+
+    id: str
+    state: RequestState
+    prompt_tokens: int
+    cached_tokens: int | None
+    output_tokens: int
+    max_tokens: int | None
+    age_s: float
+    ttft_s: float | None
+    ttl_p99_s: float | None
+    pages: int | None
+
+
+class FlightFile(msgspec.Struct, frozen=True):
+    """Where the flight record of one engine is mapped from; read it with `engine_host.api.flight`."""
+
+    engine_id: int
+    path: str
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Everything an overview shows, at one instant. `time` is Unix time, `sequence` grows by one a snapshot."""
+
+    sequence: int
+    time: float
+    uptime_s: float
+    state: EngineState
+    model: ModelInfo
+    profile: str
+    port: PortInfo
+    kv: KvCache | None
+    latency: Latency
+    load: Load
+    device: Device
+    cost: Cost
+    requests: tuple[RequestRow, ...]
+    flight: tuple[FlightFile, ...]
+    api_version: int = API_VERSION
+
+
+class HistoryPoint(msgspec.Struct, frozen=True):
+    """One second of the past, for plots. Latencies in seconds, over that second; `None` where no sample fell in it."""
+
+    time: float
+    ttft_p50: float | None
+    ttft_p99: float | None
+    ttl_p50: float | None
+    ttl_p99: float | None
+    prefill_tps: float
+    decode_tps: float
+    running: int
+    waiting: int
+    kv_used: float | None
+    utilization: float | None
+
+
+class LogRecord(msgspec.Struct, frozen=True):
+    """One line of the host's or the engine's output. `text` is plain text: never markup."""
+
+    sequence: int
+    time: float
+    level: LogLevel
+    source: str
+    text: str
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """Records after the asked sequence number; `dropped` counts those that had already left the ring."""
+
+    records: tuple[LogRecord, ...]
+    dropped: int
+
+
+class StartCommand(msgspec.Struct, frozen=True):
+    """Start (or, after a failure, start again) with another model or profile; `None` keeps the current one."""
+
+    model: str | None = None
+    profile: str | None = None
+
+
+class PortCommand(msgspec.Struct, frozen=True):
+    """Bind the OpenAI port somewhere else."""
+
+    host: str
+    port: int
+
+
+class CommandReply(msgspec.Struct, frozen=True):
+    """Whether a command was taken, and the sentence to show when it wasn't."""
+
+    ok: bool
+    message: str = ""
