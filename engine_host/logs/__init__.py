@@ -1,0 +1,1 @@
+"""Everything the host and its children print, as records."""

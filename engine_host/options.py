@@ -1,0 +1,39 @@
+"""What the operator asked for when starting the host."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+APP = "llmconsole"
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8000
+
+
+def _runtime_dir() -> Path:
+    """A short path (Unix socket names end at 107 bytes), private to the user, emptied by a reboot."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if base and os.access(base, os.W_OK):
+        return Path(base) / APP
+    return Path("/tmp") / f"{APP}-{os.getuid()}"
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """The command line, resolved.
+
+    `model` is a name in the model store or anything vLLM can load (`None`: the default model); `serve_args` are the
+    options passed on to vLLM's own parser as they were typed; `start_timeout_s` ends a start that hangs.
+    """
+
+    model: str | None = None
+    profile: str | None = None
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    serve_args: tuple[str, ...] = ()
+    data_dir: Path = field(default_factory=lambda: platformdirs.user_data_path(APP))
+    config_dir: Path = field(default_factory=lambda: platformdirs.user_config_path(APP))
+    log_dir: Path = field(default_factory=lambda: platformdirs.user_log_path(APP))
+    runtime_dir: Path = field(default_factory=_runtime_dir)
+    start_timeout_s: float = 1800.0

@@ -1,0 +1,89 @@
+"""The folder of one running host: its socket, its engine's sockets, its flight record; and clearing what others left.
+
+A host that is killed can't clean up. Its folder's name says who owned it (pid and start time), so that the next start
+recognises it as dead, ends what still runs of it and removes the folder. Nothing of a living host is touched.
+"""
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+SOCKET_NAME = "host.sock"
+"""The Unix socket for screens, in the runtime folder."""
+
+_PROCESSES = "processes.json"
+_KILL_WAIT_S = 3.0
+
+
+def create_runtime_dir(base: Path) -> Path:
+    """Make this process's folder below `base`, readable by its owner only.
+
+    Raises `PermissionError` if `base` belongs to somebody else.
+    """
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if base.stat().st_uid != os.getuid():
+        raise PermissionError(f"{base} belongs to another user; set XDG_RUNTIME_DIR to a folder of your own.")
+    mine = base / f"{os.getpid()}-{_started(os.getpid())}"
+    shutil.rmtree(mine, ignore_errors=True)
+    mine.mkdir(mode=0o700)
+    return mine
+
+
+def remember_processes(directory: Path, processes: list[psutil.Process]) -> None:
+    """Write down the engine's processes, so that a later start can end them if this host no longer can."""
+    entries = [[process.pid, _started(process.pid)] for process in processes]
+    beside = directory / f"{_PROCESSES}.new"
+    beside.write_text(json.dumps(entries))
+    beside.replace(directory / _PROCESSES)
+
+
+def clear_leftovers(base: Path) -> list[str]:
+    """End and remove what hosts that no longer run left below `base`; returns a sentence for each."""
+    said = []
+    for directory in sorted(base.iterdir()) if base.is_dir() else []:
+        if directory.is_dir() and not _owner_lives(directory.name):
+            ended = _end_processes(directory)
+            shutil.rmtree(directory, ignore_errors=True)
+            also = f" and ended {ended} of its processes" if ended else ""
+            said.append(f"Cleared what an earlier run (pid {directory.name.split('-')[0]}) had left{also}.")
+    return said
+
+
+def _started(pid: int) -> int | None:
+    """Clock ticks from boot to the start of `pid` (field 22 of proc(5) stat), `None` if there is no such process.
+
+    Unlike a wall-clock start time it does not move when the clock is set.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _owner_lives(name: str) -> bool:
+    pid, _, started = name.partition("-")
+    if not (pid.isdigit() and started.isdigit()):
+        return True  # Not a name of ours: leave it alone.
+    return _started(int(pid)) == int(started)
+
+
+def _end_processes(directory: Path) -> int:
+    try:
+        entries = json.loads((directory / _PROCESSES).read_text())
+    except (OSError, ValueError):
+        return 0
+    alive = []
+    for pid, started in entries:
+        # The number may belong to somebody else by now.
+        if started is not None and _started(pid) == started:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                process.kill()
+                alive.append(process)
+    psutil.wait_procs(alive, timeout=_KILL_WAIT_S)
+    return len(alive)
