@@ -1,0 +1,293 @@
+"""What a tuning profile may say: every knob with its type, unit, bounds, default, and when a change takes effect.
+
+A knob is *live* (in force at the next scheduler step, nothing is dropped) or needs a *rebuild* of the engine. That and
+the description stand here only: the engine's arguments, the documentation and the diff of two profiles read them.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, TypeAdapter, model_validator
+
+Device = Literal["cpu", "cuda"]
+When = Literal["live", "rebuild"]
+Policy = Literal["fcfs", "priority"]
+
+# The Recorder never takes page-map snapshots more often than this.
+MAX_SNAPSHOT_HZ = 10.0
+# Far above any context or batch; keeps a slip of the finger from reaching the engine's 32-bit sizes.
+MAX_TOKENS = 2**26
+
+
+def _knob(default: Any, when: When, unit: str | None, description: str, **bounds: Any) -> Any:
+    """A pydantic field that also carries `when` and `unit`."""
+    return Field(default, description=description, json_schema_extra={"when": when, "unit": unit}, **bounds)
+
+
+_BYTE_SIZE = TypeAdapter(ByteSize)
+
+
+def _bytes_from_text(value: object) -> object:
+    """Sizes are written as a number of bytes or as text with a unit ("512MiB"); pydantic's `ByteSize` reads both."""
+    if isinstance(value, str):
+        return int(_BYTE_SIZE.validate_python(value))
+    return value
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes_from_text)]
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, strictly typed, and a key it doesn't know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Speculative(Section):
+    """Speculative decoding. `ngram` needs no draft model, every other method does."""
+
+    method: Literal["ngram", "draft_model", "eagle", "eagle3"] = _knob(
+        "ngram", "rebuild", None, "How draft tokens are proposed"
+    )
+    num_speculative_tokens: int = _knob(4, "rebuild", "tokens", "Draft tokens per step", ge=1, le=32)
+    prompt_lookup_min: int = _knob(2, "rebuild", "tokens", "Shortest n-gram looked up (ngram)", ge=1)
+    prompt_lookup_max: int = _knob(4, "rebuild", "tokens", "Longest n-gram looked up (ngram)", ge=1)
+    model: str | None = _knob(None, "rebuild", None, "Draft model (all methods but ngram)")
+
+    @model_validator(mode="after")
+    def _method_has_what_it_needs(self) -> "Speculative":
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ValueError("prompt_lookup_min must not be above prompt_lookup_max")
+        if (self.method == "ngram") == (self.model is not None):
+            raise ValueError(f'method "{self.method}" {"takes no" if self.model else "needs a draft"} model')
+        return self
+
+    def engine_config(self) -> dict[str, object]:
+        """vLLM's `speculative_config`."""
+        common: dict[str, object] = {"method": self.method, "num_speculative_tokens": self.num_speculative_tokens}
+        if self.method == "ngram":
+            return common | {"prompt_lookup_min": self.prompt_lookup_min, "prompt_lookup_max": self.prompt_lookup_max}
+        return common | {"model": self.model}
+
+
+class Engine(Section):
+    """What the engine is built with. A change of any of these rebuilds it."""
+
+    model: str | None = _knob(None, "rebuild", None, "Model to serve; the one on the command line goes first")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = _knob(
+        "auto", "rebuild", None, "Data type of weights and activations; auto takes the model's own"
+    )
+    quantization: str | None = _knob(
+        None, "rebuild", None, "Weight quantization method as vLLM names it; unset takes what the model says"
+    )
+    kv_cache_dtype: str = _knob("auto", "rebuild", None, 'Data type of the KV cache as vLLM names it ("auto", "fp8")')
+    block_size: int | None = _knob(
+        None, "rebuild", "tokens", "Tokens per KV page; unset takes vLLM's choice", ge=1, le=1024
+    )
+    max_model_len: int | None = _knob(
+        None, "rebuild", "tokens", "Longest context, prompt and reply; unset takes the model's own", ge=1, le=MAX_TOKENS
+    )
+    gpu_memory_utilization: float = _knob(
+        0.9, "rebuild", "fraction", "Share of device memory the engine may use, weights included", gt=0, le=1
+    )
+    kv_cache_memory: Bytes | None = _knob(
+        None, "rebuild", "bytes", 'Memory for the KV cache, as bytes or text like "512MiB"', gt=0
+    )
+    tensor_parallel_size: int = _knob(1, "rebuild", "devices", "Devices each layer is split over", ge=1)
+    pipeline_parallel_size: int = _knob(1, "rebuild", "devices", "Stages the layers are split into", ge=1)
+    enable_prefix_caching: bool = _knob(True, "rebuild", None, "Keep KV pages of finished prompts for reuse")
+    enforce_eager: bool = _knob(False, "rebuild", None, "No CUDA graphs: faster start, slower decode; always so on CPU")
+    speculative: Speculative | None = _knob(None, "rebuild", None, "Speculative decoding; unset is off")
+
+
+class Scheduler(Section):
+    """How steps are composed. All live, up to the ceilings of `Headroom`."""
+
+    token_budget: int = _knob(
+        4096, "live", "tokens", "Most tokens, prefill and decode, in one step", ge=1, le=MAX_TOKENS
+    )
+    max_active: int = _knob(256, "live", "requests", "Most requests running at once", ge=1, le=MAX_TOKENS)
+    chunked_prefill: bool = _knob(True, "live", None, "Split long prompts over several steps")
+    long_prefill_threshold: int = _knob(
+        0,
+        "live",
+        "tokens",
+        "Most prefill tokens one request gets in a step beside others; 0 is no limit",
+        ge=0,
+        le=MAX_TOKENS,
+    )
+    policy: Policy = _knob("fcfs", "live", None, "Order of the queue: first come first served, or by priority")
+    watermark: float = _knob(
+        0.0, "live", "fraction", "Share of KV pages kept free when requests are admitted", ge=0, lt=1
+    )
+
+
+class Headroom(Section):
+    """Ceilings allocated at start, as a factor on the running value: room to raise it later without a rebuild."""
+
+    token_budget: float = _knob(2.0, "rebuild", "factor", "Allocated token budget over the running one", ge=1, le=16)
+    max_active: float = _knob(2.0, "rebuild", "factor", "Allocated request slots over the running ones", ge=1, le=16)
+
+
+class Flight(Section):
+    """The flight record."""
+
+    snapshot_hz: float = _knob(10.0, "live", "Hz", "Page-map snapshots a second, at most", gt=0, le=MAX_SNAPSHOT_HZ)
+
+
+class Cost(Section):
+    """What the device costs."""
+
+    usd_per_hour: float | None = _knob(
+        None, "live", "USD/h", "Price of the whole machine per hour; unset shows cost as n/a", ge=0
+    )
+
+
+class Targets(Section):
+    """Latency targets, drawn beside what is measured."""
+
+    ttft_ms: float | None = _knob(None, "live", "ms", "Target for the time to first token", gt=0)
+    ttl_ms: float | None = _knob(None, "live", "ms", "Target for the token-to-token latency", gt=0)
+
+
+@dataclass(frozen=True)
+class LiveKnobs:
+    """The values in force from the next step on. Tokens, requests, fraction of pages, snapshots a second."""
+
+    token_budget: int
+    max_active: int
+    chunked_prefill: bool
+    long_prefill_threshold: int
+    policy: Policy
+    watermark: float
+    snapshot_hz: float
+
+
+class Profile(Section):
+    """One tuning profile. `name` is the name of its file."""
+
+    name: str = Field(min_length=1, description="The profile's name: that of its file, without .toml")
+    description: str = Field("", description="One line for the profile list")
+    engine: Engine = Engine()
+    scheduler: Scheduler = Scheduler()
+    headroom: Headroom = Headroom()
+    flight: Flight = Flight()
+    cost: Cost = Cost()
+    targets: Targets = Targets()
+
+    @model_validator(mode="after")
+    def _steps_can_hold_their_requests(self) -> "Profile":
+        scheduler, max_len = self.scheduler, self.engine.max_model_len
+        if scheduler.max_active > scheduler.token_budget:
+            raise ValueError(
+                f"scheduler.max_active ({scheduler.max_active}) must not be above scheduler.token_budget "
+                f"({scheduler.token_budget}): each running request needs a token in the step"
+            )
+        if self.allocated_requests > self.allocated_tokens:
+            raise ValueError(
+                f"headroom.max_active allocates {self.allocated_requests} requests, more than the "
+                f"{self.allocated_tokens} tokens of headroom.token_budget"
+            )
+        # Without chunks a prompt is scheduled whole or never.
+        if not scheduler.chunked_prefill and (max_len is None or scheduler.token_budget < max_len):
+            raise ValueError(
+                "scheduler.chunked_prefill = false needs engine.max_model_len, and a scheduler.token_budget "
+                "of at least that: a longer prompt would never be scheduled"
+            )
+        if max_len is not None and scheduler.long_prefill_threshold > max_len:
+            raise ValueError(
+                f"scheduler.long_prefill_threshold ({scheduler.long_prefill_threshold}) must not be above "
+                f"engine.max_model_len ({max_len})"
+            )
+        return self
+
+    @property
+    def allocated_tokens(self) -> int:
+        """Ceiling of `token_budget` in tokens, allocated when the engine is built."""
+        return math.ceil(self.scheduler.token_budget * self.headroom.token_budget)
+
+    @property
+    def allocated_requests(self) -> int:
+        """Ceiling of `max_active` in requests, allocated when the engine is built."""
+        return math.ceil(self.scheduler.max_active * self.headroom.max_active)
+
+    def engine_arguments(self, device: Device) -> dict[str, object]:
+        """Keyword arguments for vLLM's `AsyncEngineArgs`; what is unset here is left out, for vLLM to decide.
+
+        `max_num_batched_tokens` and `max_num_seqs` are the allocated ceilings; the running values are in
+        `live_values()`. On the CPU the engine is always eager, and `gpu_memory_utilization` (there a share of the
+        *system's* memory) is left out when the KV cache's size is given.
+        """
+        engine, scheduler = self.engine, self.scheduler
+        wanted: dict[str, object] = {
+            "model": engine.model,
+            "dtype": engine.dtype,
+            "quantization": engine.quantization,
+            "kv_cache_dtype": engine.kv_cache_dtype,
+            "block_size": engine.block_size,
+            "max_model_len": engine.max_model_len,
+            "gpu_memory_utilization": engine.gpu_memory_utilization,
+            "kv_cache_memory_bytes": engine.kv_cache_memory,
+            "tensor_parallel_size": engine.tensor_parallel_size,
+            "pipeline_parallel_size": engine.pipeline_parallel_size,
+            "enable_prefix_caching": engine.enable_prefix_caching,
+            "enforce_eager": engine.enforce_eager or device == "cpu",
+            "speculative_config": engine.speculative.engine_config() if engine.speculative else None,
+            "max_num_batched_tokens": self.allocated_tokens,
+            "max_num_seqs": self.allocated_requests,
+            "enable_chunked_prefill": scheduler.chunked_prefill,
+            "long_prefill_token_threshold": scheduler.long_prefill_threshold,
+            "scheduling_policy": scheduler.policy,
+            "watermark": scheduler.watermark,
+        }
+        if device == "cpu" and engine.kv_cache_memory is not None:
+            del wanted["gpu_memory_utilization"]
+        return {name: value for name, value in wanted.items() if value is not None}
+
+    def live_values(self) -> LiveKnobs:
+        """The running values of the live knobs."""
+        scheduler = self.scheduler
+        return LiveKnobs(
+            token_budget=scheduler.token_budget,
+            max_active=scheduler.max_active,
+            chunked_prefill=scheduler.chunked_prefill,
+            long_prefill_threshold=scheduler.long_prefill_threshold,
+            policy=scheduler.policy,
+            watermark=scheduler.watermark,
+            snapshot_hz=self.flight.snapshot_hz,
+        )
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One line of the schema: `path` such as ("scheduler", "token_budget"), and what it means."""
+
+    path: tuple[str, ...]
+    when: When
+    unit: str | None
+    default: object
+    description: str
+
+
+def knobs() -> tuple[Knob, ...]:
+    """Every knob of a profile, in the order of the schema."""
+    return tuple(_knobs_of(Profile, ()))
+
+
+def _knobs_of(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[Knob]:
+    for name, field in section.model_fields.items():
+        inner = _section_in(field.annotation)
+        if inner is not None:
+            yield from _knobs_of(inner, (*path, name))
+        elif isinstance(extra := field.json_schema_extra, dict):
+            when: When = "live" if extra["when"] == "live" else "rebuild"
+            unit = extra["unit"]
+            yield Knob((*path, name), when, str(unit) if unit else None, field.default, field.description or "")
+
+
+def _section_in(annotation: object) -> type[BaseModel] | None:
+    """The section a field holds, also inside `Section | None`."""
+    options = (annotation, *get_args(annotation))
+    return next((kind for kind in options if isinstance(kind, type) and issubclass(kind, Section)), None)
