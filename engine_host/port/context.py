@@ -1,0 +1,21 @@
+"""What the gateway may know of the HTTP request it works for."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """One request on the port.
+
+    `request_id` is the client's `X-Request-Id` where it sent a usable one, else ours; `arrived` is `time.monotonic()`
+    in seconds when the last byte of its body had been read; `path` is the URL's path.
+    """
+
+    request_id: str
+    arrived: float
+    path: str
+
+
+request_context: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
+"""Set while a request is served; `None` outside of one (a background task of ours, a test)."""

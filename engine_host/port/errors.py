@@ -1,0 +1,45 @@
+"""OpenAI's error JSON, the only shape in which the port reports a failure."""
+
+from http import HTTPStatus
+
+import msgspec
+from aiohttp import web
+
+from engine_host.port.backend import JsonReply
+
+
+def error_body(status: int, message: str, *, kind: str | None = None, param: str | None = None) -> bytes:
+    """`{"error": {message, type, param, code}}`; `kind` defaults to the name of the status."""
+    error = {"message": message, "type": kind or HTTPStatus(status).phrase, "param": param, "code": status}
+    return msgspec.json.encode({"error": error})
+
+
+def error_response(
+    status: int, message: str, *, kind: str | None = None, headers: dict[str, str] | None = None
+) -> web.Response:
+    """The same as an aiohttp response."""
+    return web.Response(
+        status=status,
+        body=error_body(status, message, kind=kind),
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def from_json_reply(reply: JsonReply) -> web.Response:
+    """A serving class's whole reply as an aiohttp response."""
+    return web.Response(
+        status=reply.status, body=reply.body, content_type="application/json", headers=dict(reply.headers)
+    )
+
+
+def dressed(status: int, content_type: str, body: bytes) -> bytes | None:
+    """An error body of another shape (FastAPI's `detail`, plain text) as OpenAI's; `None` where it already is one."""
+    try:
+        value = msgspec.json.decode(body) if "json" in content_type else None
+    except msgspec.DecodeError:
+        value = None
+    if isinstance(value, dict) and isinstance(value.get("error"), dict):
+        return None
+    detail = value.get("detail", value.get("error")) if isinstance(value, dict) else None
+    return error_body(status, detail if isinstance(detail, str) else HTTPStatus(status).phrase)
