@@ -1,0 +1,92 @@
+"""What a screen may ask of a host: the protocol that the client and the tests' stub both fulfil.
+
+Free of aiohttp, so that a screen can import it before its first paint.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from engine_host.api.types import CommandReply, HistoryPoint, LogPage, PortCommand, Snapshot, StartCommand
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """One message of a chat request; `role` is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+class ChatChunk(msgspec.Struct, frozen=True):
+    """One event of a streamed reply: any of new text, why it ended, and the token counts of the whole request."""
+
+    text: str = ""
+    reasoning: str = ""
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class HostUnreachable(Exception):
+    """Nobody answers at the host's socket; `str()` is a sentence. `gone` tells that nothing listens there."""
+
+    def __init__(self, sentence: str, *, gone: bool) -> None:
+        super().__init__(sentence)
+        self.gone = gone
+
+
+class HostError(Exception):
+    """The host refused a request; `str()` is the host's sentence.
+
+    `status` is the HTTP status, `retry_after` the seconds to wait before another try where the host said so.
+    """
+
+    def __init__(self, status: int, sentence: str, retry_after: float | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class HostApi(Protocol):
+    """The host as a screen sees it. Every method raises `HostUnreachable` or `HostError`."""
+
+    async def snapshot(self) -> Snapshot:
+        """Everything an overview shows, now."""
+        ...
+
+    async def history(self, since: float) -> list[HistoryPoint]:
+        """The seconds after this Unix time, oldest first."""
+        ...
+
+    async def log(self, since: int, limit: int) -> LogPage:
+        """At most `limit` log records with a sequence number above `since`, oldest first."""
+        ...
+
+    async def models(self) -> list[str]:
+        """Names of the models the host could serve."""
+        ...
+
+    async def profiles(self) -> list[str]:
+        """Names of the profiles the host knows."""
+        ...
+
+    async def start(self, command: StartCommand) -> CommandReply:
+        """Start the engine, or start it again after a failure."""
+        ...
+
+    async def set_port(self, command: PortCommand) -> CommandReply:
+        """Bind the OpenAI port somewhere else."""
+        ...
+
+    async def quit(self) -> CommandReply:
+        """Shut the host down."""
+        ...
+
+    def chat(self, model: str, messages: Sequence[ChatMessage]) -> AsyncGenerator[ChatChunk]:
+        """Stream a reply of the model through the OpenAI port; closing the generator aborts the request."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        ...

@@ -1,0 +1,196 @@
+"""A host that plays recorded snapshots and scripted replies, for the console's tests."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import msgspec
+
+from engine_host.api.contract import ChatChunk, ChatMessage, HostUnreachable
+from engine_host.api.types import (
+    CommandReply,
+    Cost,
+    Device,
+    EngineState,
+    FlightFile,
+    HistoryPoint,
+    KvCache,
+    Latency,
+    Load,
+    LogPage,
+    LogRecord,
+    ModelInfo,
+    Percentiles,
+    PortCommand,
+    PortInfo,
+    Reading,
+    RequestRow,
+    Snapshot,
+    StartCommand,
+)
+
+NOON = 1_767_268_800.0
+"""The frozen clock: 2026-01-01 12:00:00 UTC."""
+
+REQUESTS = (
+    RequestRow("chatcmpl-7f3a91c0", "decode", 412, 256, 188, 1024, 6.4, 0.082, 0.044, 5),
+    RequestRow("chatcmpl-91c0aa12", "decode", 96, 0, 61, 512, 2.1, 0.094, 0.041, 2),
+    RequestRow("cmpl-44e1b7d2", "prefill", 1802, None, 0, 256, 0.3, None, None, 14),
+    RequestRow("chatcmpl-0be57f10", "queued", 640, None, 0, None, 0.1, None, None, None),
+)
+
+
+def snapshot(**changes: Any) -> Snapshot:
+    """A host at work on a machine with no GPU: two streams decode, one prefills, one waits."""
+    no_power = Reading("power", "watts", None, "powercap", "no RAPL domain readable")
+    no_heat = Reading("temperature", "celsius", None, "psutil", "no sensor")
+    typical = Snapshot(
+        sequence=1,
+        time=NOON,
+        uptime_s=754.0,
+        state=EngineState("ready", NOON - 700),
+        model=ModelInfo("SmolLM2-135M-Instruct", "/models/smollm2", "bfloat16", 8192),
+        profile="cpu-tiny",
+        port=PortInfo("127.0.0.1", 8000, True),
+        kv=KvCache(512, 210, 113, 189, 32, 737_280, 0.83, 60.0),
+        latency=Latency(60.0, Percentiles(0.082, 0.240, 48), Percentiles(0.031, 0.048, 6_112)),
+        load=Load(3, 1, 412.0, 58.0, 10.0, 47, 1),
+        device=Device(
+            "cpu",
+            "AMD EPYC 9B14, 2 cores",
+            Reading("CPU busy", "fraction", 0.71, "psutil"),
+            Reading("memory, this host", "bytes", 2.9e9, "psutil"),
+            Reading("memory, machine", "bytes", 25.2e9, "psutil"),
+            no_power,
+            no_heat,
+        ),
+        cost=Cost(0.12, "flag", 0.575, 60.0),
+        requests=REQUESTS,
+        flight=(FlightFile(0, "/nonexistent/flight"),),
+    )
+    return msgspec.structs.replace(typical, **changes)
+
+
+def starting(phase: str = "weights", progress: float | None = 0.4) -> Snapshot:
+    """A host whose engine is loading."""
+    state = EngineState("starting", NOON - 5, phase, progress, phase_seconds={"import": 4.2})  # type: ignore[arg-type]
+    quiet = Load(0, 0, 0.0, 0.0, 10.0, 0, 0)
+    return snapshot(state=state, kv=None, latency=Latency(60.0, None, None), load=quiet, requests=(), flight=())
+
+
+def failed(reason: str, hint: str | None = None) -> Snapshot:
+    """A host whose engine didn't start."""
+    return msgspec.structs.replace(starting(), state=EngineState("failed", NOON, reason=reason, hint=hint))
+
+
+def history(points: int = 60) -> list[HistoryPoint]:
+    """The last seconds: a gentle wave with one spike, no samples in the first ten."""
+    wave = [abs(i % 20 - 10) / 10 for i in range(points)]
+    return [
+        HistoryPoint(
+            time=NOON - points + i,
+            ttft_p50=None if i < 10 else 0.06 + 0.03 * w,
+            ttft_p99=None if i < 10 else 0.5 if i == 40 else 0.15 + 0.1 * w,
+            ttl_p50=None if i < 10 else 0.028 + 0.005 * w,
+            ttl_p99=None if i < 10 else 0.04 + 0.01 * w,
+            prefill_tps=400.0 * w,
+            decode_tps=50.0 + 10 * w,
+            running=2,
+            waiting=0,
+            kv_used=0.3 + 0.1 * w,
+            utilization=0.7,
+        )
+        for i, w in enumerate(wave)
+    ]
+
+
+class StubHost:
+    """`HostApi` without a host.
+
+    `now` is what `snapshot()` answers (an exception is raised); `script` holds, for each chat request to come, the
+    chunks to send, where an exception is raised and an `asyncio.Event` waited for (`reached` is set then). What was asked is kept in `asked`,
+    `commands`; `aborted` counts replies that were closed before their end.
+    """
+
+    def __init__(self, now: Snapshot | Exception | None = None) -> None:
+        self.now: Snapshot | Exception = now or snapshot()
+        self.records: list[LogRecord] = []
+        self.points: list[HistoryPoint] = []
+        self.model_names = ["smollm2-135m-instruct", "other [/red] model"]
+        self.profile_names = ["balanced", "cpu-tiny", "odd [b name"]
+        self.reply = CommandReply(True)
+        self.script: list[Sequence[ChatChunk | Exception | asyncio.Event]] = []
+        self.asked: list[list[ChatMessage]] = []
+        self.commands: list[StartCommand | PortCommand] = []
+        self.aborted = 0
+        self.closed = False
+        self.reached = asyncio.Event()
+
+    async def snapshot(self) -> Snapshot:
+        """The snapshot set by the test."""
+        if isinstance(self.now, Exception):
+            raise self.now
+        return self.now
+
+    async def history(self, since: float) -> list[HistoryPoint]:
+        """The points set by the test."""
+        return [point for point in self.points if point.time > since]
+
+    async def log(self, since: int, limit: int) -> LogPage:
+        """The records set by the test."""
+        return LogPage(tuple(record for record in self.records if record.sequence > since)[:limit], 0)
+
+    async def models(self) -> list[str]:
+        """The names set by the test."""
+        return self.model_names
+
+    async def profiles(self) -> list[str]:
+        """The names set by the test."""
+        return self.profile_names
+
+    async def start(self, command: StartCommand) -> CommandReply:
+        """Keeps the command."""
+        self.commands.append(command)
+        return self.reply
+
+    async def set_port(self, command: PortCommand) -> CommandReply:
+        """Keeps the command."""
+        self.commands.append(command)
+        return self.reply
+
+    async def quit(self) -> CommandReply:
+        """Does nothing."""
+        return self.reply
+
+    async def chat(self, model: str, messages: Sequence[ChatMessage]) -> AsyncGenerator[ChatChunk]:
+        """Plays the next script."""
+        self.asked.append(list(messages))
+        if not self.script:
+            raise HostUnreachable("The test has no reply.", gone=False)
+        ended = False
+        try:
+            for step in self.script.pop(0):
+                if isinstance(step, Exception):
+                    ended = True
+                    raise step
+                if isinstance(step, asyncio.Event):
+                    self.reached.set()
+                    await step.wait()
+                else:
+                    yield step
+            ended = True
+        finally:
+            self.aborted += not ended
+
+    async def close(self) -> None:
+        """Remembers that it was closed."""
+        self.closed = True
+
+
+def reply(*texts: str, finish: str = "stop", tokens: int | None = None) -> list[ChatChunk]:
+    """The chunks of a whole reply: each text, then the end, then the usage (one token a text unless told)."""
+    return [
+        *(ChatChunk(text=text) for text in texts),
+        ChatChunk(finish_reason=finish),
+        ChatChunk(prompt_tokens=9, completion_tokens=len(texts) if tokens is None else tokens),
+    ]
