@@ -1,0 +1,246 @@
+"""Turns request events and engine statistics into the latencies, rates and rows that are shown and exported."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from engine_host.api.types import HistoryPoint, Latency, Load, Percentiles, RequestRow, RequestState
+from engine_host.telemetry.histogram import BoundedHistogram, LogHistogram, bucket
+from engine_host.telemetry.timeline import Tally, Timeline, Window, percentiles
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
+
+LOAD_WINDOW_S = 10
+"""Seconds over which tokens per second are averaged: long enough to be steady, short enough to follow."""
+
+_TTFT_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_TTL_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+_E2E_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """What the scheduler reported after a step.
+
+    running and waiting: requests now; prefix_queries and prefix_hits: tokens looked up and found in the prefix cache
+    since the last report; kv_usage: share of the KV pages that requests hold (0 to 1), `None` if not reported.
+    """
+
+    running: int
+    waiting: int
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    kv_usage: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """Output tokens handed over in the last `seconds` (shorter than the window while the host is young)."""
+
+    tokens: int
+    seconds: float
+
+
+class Totals:
+    """Everything counted since the host started, for Prometheus: it only grows."""
+
+    __slots__ = ("decode", "e2e", "finished", "output", "prefill", "prefix_hits", "prefix_queries", "ttft", "ttl")
+
+    def __init__(self) -> None:
+        self.ttft = BoundedHistogram(_TTFT_BOUNDS)
+        self.ttl = BoundedHistogram(_TTL_BOUNDS)
+        self.e2e = BoundedHistogram(_E2E_BOUNDS)
+        self.prefill = 0
+        self.decode = 0
+        self.output = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self.finished = dict.fromkeys(FINISH_REASONS, 0)
+
+
+class _Live:
+    """A request that hasn't ended. `last` is when its latest tokens came; `ttft` is `None` before its first."""
+
+    __slots__ = ("arrived", "cached", "last", "max_tokens", "output", "prompt", "ttft", "ttl")
+
+    def __init__(self, arrived: float, prompt: int, max_tokens: int | None) -> None:
+        self.arrived = arrived
+        self.prompt = prompt
+        self.max_tokens = max_tokens
+        self.cached: int | None = None
+        self.output = 0
+        self.last = arrived
+        self.ttft: float | None = None
+        self.ttl = LogHistogram()
+
+
+class TelemetryHub:
+    """The one place where latencies and rates are computed. Not thread-safe: it belongs to the event loop.
+
+    `clock` gives monotonic seconds, and every `at` is a time of that clock; `wall` gives Unix time and is read once.
+    `window_s` (whole seconds) is the window of percentiles, hit ratio and cost. Memory doesn't grow with the number
+    of samples: windows and history are sums by the second, and a request is forgotten when it ends.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        window_s: float = 60.0,
+    ) -> None:
+        self._clock = clock
+        self.window_s = window_s
+        self.totals = Totals()
+        self._latency_window = Window(int(window_s))
+        self._load_window = Window(LOAD_WINDOW_S)
+        self._timeline = Timeline(clock(), wall(), (self._latency_window, self._load_window))
+        self._live: dict[str, _Live] = {}
+
+    def arrived(self, request_id: str, *, prompt_tokens: int, max_tokens: int | None, at: float) -> None:
+        """A request was accepted; TTFT and age count from here."""
+        self._live[request_id] = _Live(at, prompt_tokens, max_tokens)
+
+    def tokens(self, request_id: str, count: int, at: float, cached_tokens: int | None = None) -> None:
+        """`count` output tokens of a request came together at `at`; a request that isn't known is ignored.
+
+        The first tokens give its TTFT. `count` later ones after a gap of g seconds are `count` TTL samples of
+        g / `count`: latency per token, whatever the size of the chunks. A chunk without tokens is no sample.
+        """
+        live = self._live.get(request_id)
+        if live is None:
+            return
+        if cached_tokens is not None:
+            live.cached = cached_tokens
+        if count <= 0:
+            return
+        self._timeline.advance(at)
+        now = self._timeline.current
+        now.output += count
+        self.totals.output += count
+        live.output += count
+        gap = max(at - live.last, 0.0)
+        live.last = max(at, live.last)
+        if live.ttft is None:
+            live.ttft = gap
+            now.ttft.record(bucket(gap))
+            self.totals.ttft.observe(gap)
+            return
+        gap /= count
+        number = bucket(gap)
+        live.ttl.record(number, count)
+        now.ttl.record(number, count)
+        self.totals.ttl.observe(gap, count)
+
+    def finished(self, request_id: str, reason: str, at: float) -> None:
+        """A request ended: `reason` is stop, length, abort or error; anything else counts as error.
+
+        Only a request that ended by itself (stop, length) has an end-to-end latency. A second call is ignored.
+        """
+        live = self._live.pop(request_id, None)
+        if live is None:
+            return
+        known = reason if reason in self.totals.finished else "error"
+        self.totals.finished[known] += 1
+        if known in ("stop", "length"):
+            self.totals.e2e.observe(max(at - live.arrived, 0.0))
+
+    def steps(self, prefill: int, decode: int, at: float) -> None:
+        """The engine's steps up to `at` computed so many prefill and decode tokens since the last call."""
+        self._timeline.advance(at)
+        now = self._timeline.current
+        now.prefill += prefill
+        now.decode += decode
+        self.totals.prefill += prefill
+        self.totals.decode += decode
+
+    def engine_stats(self, stats: EngineStats) -> None:
+        """The scheduler's latest figures; they hold until the next call."""
+        self._timeline.advance(self._clock())
+        levels, now = self._timeline.levels, self._timeline.current
+        levels.running = stats.running
+        levels.waiting = stats.waiting
+        levels.kv_used = stats.kv_usage
+        now.prefix_queries += stats.prefix_queries
+        now.prefix_hits += stats.prefix_hits
+        self.totals.prefix_queries += stats.prefix_queries
+        self.totals.prefix_hits += stats.prefix_hits
+
+    def engine_stopped(self) -> None:
+        """No engine runs any more: nothing is running or waiting in it, and it has no KV cache."""
+        self.engine_stats(EngineStats(running=0, waiting=0))
+
+    def utilization(self, fraction: float | None) -> None:
+        """The device's utilization (0 to 1) for the history; it holds until the next call."""
+        self._timeline.advance(self._clock())
+        self._timeline.levels.utilization = fraction
+
+    def latency(self) -> Latency:
+        """TTFT by request and TTL by token over the window."""
+        window, _ = self._window(self._latency_window)
+        return Latency(window_s=self.window_s, ttft=percentiles(window.ttft), ttl=percentiles(window.ttl))
+
+    def load(self) -> Load:
+        """Requests in the engine now, tokens per second over `LOAD_WINDOW_S`, and endings since the host started."""
+        window, seconds = self._window(self._load_window)
+        ended = self.totals.finished
+        return Load(
+            running=self._timeline.levels.running,
+            waiting=self._timeline.levels.waiting,
+            prefill_tps=window.prefill / seconds if seconds else 0.0,
+            decode_tps=window.decode / seconds if seconds else 0.0,
+            window_s=float(LOAD_WINDOW_S),
+            finished=ended["stop"] + ended["length"],
+            failed=ended["error"],
+        )
+
+    def hit_ratio(self) -> float | None:
+        """Prefix-cache tokens found over tokens looked up in the window (0 to 1); `None` if none was looked up."""
+        window, _ = self._window(self._latency_window)
+        return window.prefix_hits / window.prefix_queries if window.prefix_queries else None
+
+    def produced(self) -> Produced:
+        """Output tokens in the window, for the cost of a token."""
+        window, seconds = self._window(self._latency_window)
+        return Produced(tokens=window.output, seconds=seconds)
+
+    def history(self, since: float) -> list[HistoryPoint]:
+        """One point for each whole second that started after Unix time `since`, of the last ten minutes."""
+        self._timeline.advance(self._clock())
+        return self._timeline.history(since)
+
+    def requests(self, pages: Mapping[str, int], queued: set[str]) -> tuple[RequestRow, ...]:
+        """Live requests in order of arrival; `pages` they hold (unknown where missing), `queued` the ids that wait."""
+        now = self._clock()
+        return tuple(
+            RequestRow(
+                id=request_id,
+                state=_state(live, request_id in queued),
+                prompt_tokens=live.prompt,
+                cached_tokens=live.cached,
+                output_tokens=live.output,
+                max_tokens=live.max_tokens,
+                age_s=max(now - live.arrived, 0.0),
+                ttft_s=live.ttft,
+                ttl_p99_s=_p99(percentiles(live.ttl)),
+                pages=pages.get(request_id),
+            )
+            for request_id, live in self._live.items()
+        )
+
+    def _window(self, window: Window) -> tuple[Tally, float]:
+        now = self._clock()
+        self._timeline.advance(now)
+        tally, closed = window.with_current(self._timeline.current)
+        return tally, self._timeline.span(closed, now)
+
+
+def _state(live: _Live, queued: bool) -> RequestState:
+    if queued:
+        return "queued"
+    return "prefill" if live.ttft is None else "decode"
+
+
+def _p99(found: Percentiles | None) -> float | None:
+    return found.p99 if found else None
