@@ -36,8 +36,8 @@ class ProfileStore:
             found |= {path.stem: path for path in directory.glob("*.toml") if path.is_file()}
         return dict(sorted(found.items()))
 
-    def load(self, name: str) -> Profile:
-        """The profile called `name`. Raises `ProfileError`: there is none, or the first problem in its file."""
+    def file(self, name: str) -> Path:
+        """The file of the profile called `name`. Raises `ProfileError` if there is none."""
         files = self.files()
         if name not in files:
             raise ProfileError(
@@ -45,7 +45,11 @@ class ProfileStore:
                 f'there is no profile "{name}"; there are {", ".join(files)}',
                 suggestion=_nearest(name, files),
             )
-        profile, problems = read_profile(files[name])
+        return files[name]
+
+    def load(self, name: str) -> Profile:
+        """The profile called `name`. Raises `ProfileError`: there is none, or the first problem in its file."""
+        profile, problems = read_profile(self.file(name))
         if profile is None:
             raise problems[0]
         return profile

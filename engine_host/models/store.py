@@ -72,11 +72,13 @@ class ModelStore:
         """The default model, or `None` while it isn't prepared."""
         return _stored(self.root / DEFAULT_MODEL) if _is_model(self.root / DEFAULT_MODEL) else None
 
-    def resolve(self, name_or_path: str) -> Path:
+    def resolve(self, name_or_path: str | None) -> Path:
         """What to load for what the operator typed: a stored model's folder, a folder, or a hub id ("owner/name").
 
-        Raises `ModelNotFoundError`, also for a GGUF file, which has to be imported first.
+        `None` is the default model. Raises `ModelNotFoundError`, also for a GGUF file, which has to be imported first.
         """
+        if name_or_path is None:
+            return self.get(DEFAULT_MODEL).path
         if _NAME.fullmatch(name_or_path) and _is_model(self.root / name_or_path):
             return self.root / name_or_path
         path = Path(name_or_path).expanduser()
