@@ -117,11 +117,11 @@ class LogView(ScrollView, can_focus=True):
     def action_follow(self) -> None:
         """Go to the end and stay there."""
         self.following = True
-        self.scroll_to(y=self.max_scroll_y, animate=False)
+        self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
 
     def action_first(self) -> None:
         """Go to the oldest line."""
-        self.scroll_to(x=0, y=0, animate=False)
+        self.scroll_to(x=0, y=0, animate=False, force=True)
 
     def action_toggle_wrap(self) -> None:
         """Switch between broken and sideways scrolled lines."""
@@ -129,7 +129,7 @@ class LogView(ScrollView, can_focus=True):
 
     def watch_wrap(self) -> None:
         """Lay the rows out anew."""
-        self.scroll_to(x=0, animate=False)
+        self.scroll_to(x=0, animate=False, force=True)
         self._rebuild()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -175,9 +175,9 @@ class LogView(ScrollView, can_focus=True):
         following, y = self.following, self.scroll_offset.y
         self.virtual_size = Size(0 if self.wrap else self._widest, len(self._rows))
         if following:
-            self.scroll_to(y=self.max_scroll_y, animate=False)
+            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
         elif gone:
-            self.scroll_to(y=max(0, y - gone), animate=False)
+            self.scroll_to(y=max(0, y - gone), animate=False, force=True)
         self.following = following
         self.refresh()
 

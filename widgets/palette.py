@@ -13,7 +13,7 @@ SERIES: tuple[str, ...] = (
     "#ffff5f",  # yellow
     "#d75f00",  # vermilion
     "#0087d7",  # blue
-    "#bcbcbc",  # the eighth hue, black on paper, is a light grey on a dark screen
+    "#d7d7af",  # the eighth hue, black on paper, is a pale one on a dark screen
 )
 """Eight hues for series, in the order they are handed out."""
 
@@ -25,10 +25,14 @@ WARN = "#ffaf00"
 BAD = "#d75f00"
 UNKNOWN = "#808080"
 
-FREE_PAGE = "#262626"
+MUTED = "#808080"
+
+FREE_PAGE = "#303030"
 CACHED_PAGE = "#5f5f87"
 DIM_PAGE = "#6c6c6c"
-MUTED = "#808080"
+"""A page in use by a request that has no hue of its own."""
+SHARED_PAGE = "#eeeeee"
+"""A page in use by several requests."""
 
 
 def series(index: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 from textual import events
 from textual.binding import Binding
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -44,7 +45,7 @@ class PromptArea(TextArea):
             return self.prompt
 
     def __init__(self, *, placeholder: str = "", id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes, placeholder=placeholder, show_line_numbers=False)
+        super().__init__(id=id, classes=classes, placeholder=Content(placeholder), show_line_numbers=False)
         self._history: list[str] = []
         self._recalled: int | None = None
         self._draft = ""

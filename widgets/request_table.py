@@ -123,7 +123,7 @@ class RequestTable(ScrollView, can_focus=True):
         ids = [line.id for line in shown]
         if self._selected in ids:
             self._cursor = ids.index(self._selected)
-        self.virtual_size = Size(self.size.width, len(shown) + 1)
+        self.virtual_size = Size(0, len(shown) + 1)
         self._select(self._cursor, follow=False)
         self.refresh()
 
@@ -151,11 +151,11 @@ class RequestTable(ScrollView, can_focus=True):
             rows, top = max(1, self.size.height - 1), self.scroll_offset.y
             target = min(max(top, self._cursor - rows + 1), self._cursor)
             if target != top:
-                self.scroll_to(y=target, animate=False)
+                self.scroll_to(y=target, animate=False, force=True)
         self.refresh()
 
     def _columns(self) -> list[_Column]:
-        columns, room = [], self.size.width - 2
+        columns, room = [], self.scrollable_content_region.width - 2
         for column in sorted(_COLUMNS, key=lambda column: -column.keep):
             if column.width + 1 > room:
                 break
