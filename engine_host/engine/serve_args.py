@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.exceptions import VLLMError
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -77,7 +78,7 @@ def parse_serve_args(
         validate_parsed_serve_args(args)
     except ServeArgsError:
         raise
-    except (ValueError, TypeError, KeyError, OSError, argparse.ArgumentError) as error:
+    except (VLLMError, ValueError, TypeError, KeyError, OSError, argparse.ArgumentError) as error:
         raise ServeArgsError(f"{_capitalized(str(error).removeprefix('Error: '))}") from error
     return args
 

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,14 +19,12 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.api_router import _convert_stream_to_sse_events
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 from vllm.entrypoints.serve.exception_handling.handlers.validation import validation_exception_handler
 from vllm.entrypoints.serve.utils.orca_metrics import metrics_header
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
-from vllm.v1.engine.exceptions import EngineDeadError
 
 from engine_host.engine import fast_lane
-from engine_host.engine.streams import RequestFailedError, ServedStream, checked_first, opened
+from engine_host.engine.streams import RequestFailedError, ServedStream, checked_first, error_response, opened
 from engine_host.port.backend import AsgiApp, JsonReply, StreamReply
 
 _LOAD_FORMAT_HEADER = "endpoint-load-metrics-format"
@@ -181,16 +178,7 @@ def _validated(endpoint: _Endpoint, body: dict[str, Any]) -> Any:
 
 
 def _failed(endpoint: _Endpoint, error: Exception) -> JsonReply:
-    if isinstance(error, RequestFailedError):
-        response = error.response
-    elif isinstance(error, EngineDeadError):
-        response = create_error_response(
-            "The engine stopped while it worked on this request. It is being started again: send the request again.",
-            err_type="ServiceUnavailableError",
-            status_code=HTTPStatus.SERVICE_UNAVAILABLE,
-        )
-    else:
-        response = create_error_response(error)
+    response = error_response(error)
     if endpoint.anthropic:
         reply = translate_error_response(response)
         return JsonReply(reply.status_code, reply.body)

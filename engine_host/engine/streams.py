@@ -7,6 +7,8 @@ from typing import Any
 
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+from vllm.exceptions import GenerationError, RetryableRequestError, VLLMError
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from engine_host.engine.fast_lane import SplicedStream
 from engine_host.port.backend import Outlet
@@ -21,6 +23,20 @@ class RequestFailedError(Exception):
     def __init__(self, response: Any) -> None:
         super().__init__(response.error.message)
         self.response = response
+
+
+def error_response(error: Exception) -> Any:
+    """vLLM's `ErrorResponse` for what a serving method or its stream has raised."""
+    if isinstance(error, RequestFailedError):
+        return error.response
+    if isinstance(error.__context__, GenerationError) and not isinstance(error, VLLMError):
+        # The Responses stream fails at reporting that the engine failed.
+        error = error.__context__
+    if isinstance(error, EngineDeadError):
+        error = RetryableRequestError(
+            "The engine stopped while it worked on this request. It is being started again: send the request again."
+        )
+    return create_error_response(error)
 
 
 async def opened(stream: AsyncIterator[str], preamble: tuple[str, ...] = ()) -> list[str]:
@@ -41,8 +57,12 @@ async def opened(stream: AsyncIterator[str], preamble: tuple[str, ...] = ()) -> 
 def raise_if_error(chunk: str) -> None:
     """Raise `RequestFailedError` if this first chunk of a stream is an error."""
     reply = error_in(chunk.encode()) if chunk.startswith("data: {") else None
-    if reply is not None:
-        raise RequestFailedError(ErrorResponse(error=ErrorInfo(**json.loads(reply.body)["error"])))
+    if reply is None:
+        return
+    info = ErrorInfo(**json.loads(reply.body)["error"])
+    if info.message == str(EngineDeadError()):
+        raise EngineDeadError
+    raise RequestFailedError(ErrorResponse(error=info))
 
 
 async def checked_first(stream: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
@@ -92,7 +112,7 @@ class ServedStream:
 
 def _broken_off(error: Exception, sequence_number: int) -> str:
     """The event that ends a stream of the Responses API; the other APIs' generators make their own."""
-    info = create_error_response(error).error
+    info = error_response(error).error
     event = {
         "type": "error",
         "code": info.type,

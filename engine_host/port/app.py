@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 DOORKEEPER: web.AppKey[Doorkeeper] = web.AppKey("doorkeeper", Doorkeeper)
 
 REQUEST_ID = "X-Request-Id"
+_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 HIDDEN_HEADERS = frozenset({"x-vllm-priority"})
 """Request headers that vLLM would obey and clients may not set."""
 
@@ -96,7 +97,7 @@ class _Port:
         if (refusal := self._refusal(request, serving)) is not None:
             return refusal
         body = await read_body(request)
-        request_id = request["request_id"]
+        request_id = request[_ID]
         request_context.set(RequestContext(request_id, time.monotonic(), request.path))
         headers = {REQUEST_ID: request_id}
         if request.method != "POST":
@@ -171,7 +172,7 @@ async def _identify(request: web.Request, handler: Handler) -> web.StreamRespons
     """Give the request its id, send it back, and keep count of the connection."""
     given = request.headers.get(REQUEST_ID, "")
     request_id = given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
-    request["request_id"] = request_id
+    request[_ID] = request_id
     doorkeeper = request.app.get(DOORKEEPER)
     if doorkeeper is not None:
         doorkeeper.busy(request.protocol)
@@ -199,7 +200,7 @@ async def _openai_errors(request: web.Request, handler: Handler) -> web.StreamRe
         headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
         return error_response(error.status, f"{error.reason}: {request.method} {request.path}", headers=headers)
     except Exception:
-        log.exception("request %s to %s failed", request["request_id"], request.path)
+        log.exception("request %s to %s failed", request[_ID], request.path)
         return error_response(
             500, "The server failed to answer this request; its log says why.", kind="InternalServerError"
         )
