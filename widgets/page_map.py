@@ -41,10 +41,10 @@ class Holder(NamedTuple):
 class PageMap(ScrollView, can_focus=True):
     """Every page of a KV cache, in reading order from page 0.
 
-    A request keeps its hue while it lives. There are 8 hues; up to 12 requests have one, the others are grey, as are all
-    but the highlighted one if there is one. Pages held by several requests are white. A pool larger than the widget is
-    shown with several pages a pixel: such a pixel is in use if one of its pages is, else cached if one is, and takes
-    the colour of the request with most pages in it. Without colours, a page is a letter or a shade.
+    A request keeps its hue while it lives. There are 8 hues; up to 12 requests have one, the others are grey, as are
+    all but the highlighted one if there is one. Pages held by several requests are white. A pool larger than the
+    widget is shown with several pages a pixel: such a pixel is in use if one of its pages is, else cached if one is,
+    and takes the colour of the request with most pages in it. Without colours, a page is a letter or a shade.
     """
 
     BINDINGS = [

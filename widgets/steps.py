@@ -2,18 +2,118 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
 from textual.widget import Widget
+
+from widgets import palette, units
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+MOST_STEPS = 1_000
+"""Wider than any screen; older steps are not kept."""
+PREFILL_COLOR = palette.SERIES[1]
+DECODE_COLOR = palette.SERIES[0]
+
+_RISING = " ▁▂▃▄▅▆▇█"
+_SMALLEST_WITH_AXIS = (24, 4)  # cells
+_LABEL_WIDTH = 6
+
 
 class StepBars(Widget):
-    """One column a step, the most recent at the right: prefill upwards, decode downwards."""
+    """One column a step, the most recent at the right: prefill rises, decode hangs below, each on its own scale.
+
+    The two differ by orders of magnitude (a budget full of prompt tokens, one token a running request), so one scale
+    would hide decode. Apart by place, by shape (solid and shaded) and by colour. In one row a step shows the kind it
+    has more tokens of.
+    """
+
+    DEFAULT_CSS = """
+    StepBars { width: 1fr; height: 1fr; }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._prefill: Sequence[int] = ()
+        self._decode: Sequence[int] = ()
+        self._budget: int | None = None
 
     def set_steps(self, prefill: NDArray[np.integer], decode: NDArray[np.integer], budget: int | None = None) -> None:
-        """Show the last steps. Both arrays have one entry a step, oldest first, in tokens; `budget` is the token budget
-        of a step, drawn as the top of the scale when it's known."""
+        """Show the last steps.
+
+        Both arrays have one entry a step, oldest first, in tokens; `budget` is the token budget of a step, the top of
+        the prefill scale where it's known.
+        """
+        newest = slice(-MOST_STEPS, None)
+        shown = (prefill[newest].tolist(), decode[newest].tolist(), budget)
+        if shown != (self._prefill, self._decode, self._budget):
+            self._prefill, self._decode, self._budget = shown
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """One row: the upper ones are prefill, the lower ones decode, with the tops of the scales at the left."""
+        width, height = self.size
+        base = self.rich_style
+        axis = 0
+        tops = (max([self._budget or 0, *self._prefill, 1]), max([*self._decode, 1]))
+        labels = [units.count(top, _LABEL_WIDTH) for top in tops]
+        if width >= _SMALLEST_WITH_AXIS[0] and height >= _SMALLEST_WITH_AXIS[1]:
+            axis = max(map(len, labels)) + 1
+        columns = width - axis
+        prefill, decode = (values[-columns:] if columns > 0 else () for values in (self._prefill, self._decode))
+        upper = max(1, (height + 1) // 2)
+        if height == 1:
+            text, color = _one_row(prefill, decode, tops), PREFILL_COLOR
+        elif y < upper:
+            text, color = "".join(_rising(value / tops[0], upper, upper - 1 - y) for value in prefill), PREFILL_COLOR
+        else:
+            lower = height - upper
+            text, color = "".join(_hanging(value / tops[1], lower, y - upper) for value in decode), DECODE_COLOR
+        label = ""
+        if axis:
+            label = (labels[0] if y == 0 else labels[1] if y == height - 1 else "").rjust(axis - 1) + "│"
+        gap = " " * (columns - len(text))
+        segments = [Segment(label, base + Style(color=palette.MUTED)), Segment(gap + text, base + Style(color=color))]
+        return Strip(segments).adjust_cell_length(width, base)
+
+
+def _rising(fraction: float, rows: int, row: int) -> str:
+    """The cell `row` (0 at the base) of a bar that rises through `rows` cells; a step with any token shows a mark."""
+    eighths = max(round(fraction * rows * 8), 1 if fraction > 0 else 0)
+    return _RISING[min(max(eighths - row * 8, 0), 8)]
+
+
+def _hanging(fraction: float, rows: int, row: int) -> str:
+    """The same for a shaded bar that hangs, in halves of a cell: there are no finer upper blocks."""
+    halves = max(round(fraction * rows * 2), 1 if fraction > 0 else 0)
+    return " ▀▒"[min(max(halves - row * 2, 0), 2)]
+
+
+def _one_row(prefill: Sequence[int], decode: Sequence[int], tops: tuple[int, int]) -> str:
+    pairs = zip(prefill, decode, strict=True)
+    return "".join("█" if p > d else _RISING[min(4, 1 + 3 * d // tops[1])] if d else " " for p, d in pairs)
+
+
+def _demo() -> None:
+    import numpy as np
+
+    from widgets.demo import Demo
+
+    bars, random = StepBars(), np.random.default_rng(1)
+
+    def tick(time: float) -> None:
+        steps = np.arange(int(time * 10), int(time * 10) + 300)
+        prefill = np.where(steps % 40 < 6, 2048 - steps % 7 * 200, 0)
+        bars.set_steps(prefill, 8 + steps // 20 % 9 + random.integers(0, 2, 300), 2048)
+
+    Demo(bars, tick=tick).run()
+
+
+if __name__ == "__main__":
+    _demo()
