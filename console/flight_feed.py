@@ -1,0 +1,79 @@
+"""Reads the flight record for the page map and the step bars, and says why when it can't. Call it from a thread."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from engine_host.api.flight import FlightReader, PageMap
+
+STEPS_KEPT = 1_000
+"""Steps held for the bars: more than any terminal has columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlightView:
+    """What the record shows now. `pages` is `None`, and `problem` the reason, where it can't be read.
+
+    `prefill` and `decode` are tokens of the last steps, oldest first.
+    """
+
+    pages: PageMap | None
+    prefill: NDArray[np.int64]
+    decode: NDArray[np.int64]
+    problem: str = ""
+
+
+class FlightFeed:
+    """Keeps the record of one engine open, and the last steps read from it."""
+
+    def __init__(self) -> None:
+        self._opened: tuple[str, int] | None = None
+        self._reader: FlightReader | None = None
+        self._last_step = -1
+        self._prefill = np.zeros(0, np.int64)
+        self._decode = np.zeros(0, np.int64)
+
+    def read(self, path: str) -> FlightView:
+        """Read the record at `path`, opening it anew when it's another file than before."""
+        try:
+            pages = self._read(path)
+        except Exception as error:
+            # Whatever is wrong with the file, the panel says so and the console goes on.
+            self.close()
+            return FlightView(None, self._prefill, self._decode, _sentence(error))
+        return FlightView(pages, self._prefill, self._decode)
+
+    def close(self) -> None:
+        """Let go of the record."""
+        if self._reader is not None:
+            self._reader.close()
+        self._reader, self._opened = None, None
+
+    def _read(self, path: str) -> PageMap:
+        from engine_host.api.flight import FlightReader
+
+        identity = (path, os.stat(path).st_ino)
+        if self._reader is None or identity != self._opened:
+            self.close()
+            self._last_step = -1
+            self._prefill = self._decode = np.zeros(0, np.int64)
+            self._reader, self._opened = FlightReader(path), identity
+        steps = self._reader.read_steps(self._last_step)
+        if len(steps):
+            self._last_step = int(steps.sequence[-1])
+            self._prefill = np.concatenate([self._prefill, steps.prefill_tokens])[-STEPS_KEPT:]
+            self._decode = np.concatenate([self._decode, steps.decode_tokens])[-STEPS_KEPT:]
+        return self._reader.read_pages()
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "The engine writes no flight record."
+    return str(error) or "The flight record can't be read."

@@ -1,0 +1,84 @@
+"""What all screens of the console share: the bar, the footer, the feed of snapshots, and the smallest size."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
+
+from textual import events
+from textual.app import ComposeResult, SystemCommand
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from console.status import clock_text, status_segments
+from engine_host.api.types import Snapshot
+from widgets.status_bar import StatusBar
+
+if TYPE_CHECKING:
+    from console.app import ConsoleApp
+
+MIN_WIDTH = 60
+MIN_HEIGHT = 16
+
+
+class HostScreen(Screen[None]):
+    """A mode of the console. Subclasses fill `compose_body` and `show_snapshot`."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (MIN_WIDTH, "-narrow"), (110, "-wide"), (170, "-broad")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (32, "-tall")]
+
+    DEFAULT_CSS = """
+    HostScreen #too-small { display: none; content-align: center middle; text-align: center; height: 1fr; }
+    HostScreen.-tiny #too-small, HostScreen.-flat #too-small { display: block; }
+    HostScreen.-tiny #body, HostScreen.-flat #body { display: none; }
+    HostScreen #body { height: 1fr; }
+    """
+
+    @property
+    def console_app(self) -> "ConsoleApp":
+        """The app, by its own type."""
+        return cast("ConsoleApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        """Bar, body, footer; the hint takes the body's place on a terminal that's too small."""
+        yield StatusBar(id="status")
+        with Vertical(id="body"):
+            yield from self.compose_body()
+        yield Static("", id="too-small")
+        yield Footer(show_command_palette=True)
+
+    def compose_body(self) -> ComposeResult:
+        """The screen's own widgets."""
+        yield from ()
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Show what the host says now. Called only while this screen is on display."""
+
+    def commands(self) -> Iterable[SystemCommand]:
+        """This screen's own commands for the palette."""
+        return ()
+
+    def on_mount(self) -> None:
+        """Follow the app's snapshots."""
+        self.watch(self.app, "snapshot", self._refresh_from_app, init=False)
+        self.watch(self.app, "problem", self._refresh_from_app, init=False)
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what happened while another screen was on display."""
+        self._refresh_from_app()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Name the size in the hint."""
+        size = f"{event.size.width}×{event.size.height}"
+        hint = f"The terminal is too small: {size}.\nThe console needs {MIN_WIDTH}×{MIN_HEIGHT}."
+        self.query_one("#too-small", Static).update(Content(hint))
+
+    def _refresh_from_app(self) -> None:
+        if self.app.current_mode is None or self not in self.app.screen_stack or not self.is_mounted:
+            return
+        app = self.console_app
+        self.query_one("#status", StatusBar).set_segments(
+            status_segments(app.snapshot, app.problem), clock_text(app.snapshot)
+        )
+        if app.snapshot is not None:
+            self.show_snapshot(app.snapshot)

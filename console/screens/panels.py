@@ -1,0 +1,253 @@
+"""The overview's tiles. Each shows its part of a snapshot and knows nothing of the others."""
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from engine_host.api.types import Cost, Device, HistoryPoint, KvCache, Load, Reading, RequestRow, Snapshot
+from widgets import palette, units
+from widgets.meter import Meter
+from widgets.page_map import PageMap
+from widgets.plot import LinePlot, Series
+from widgets.request_table import RequestLine, RequestTable
+from widgets.stat import Stat
+from widgets.status_bar import Segment, StatusBar
+from widgets.steps import StepBars
+from widgets.text import literal
+
+
+class Panel(Vertical):
+    """A framed tile."""
+
+    def __init__(self, title: str, *, id: str) -> None:
+        super().__init__(id=id, classes="panel")
+        self.border_title = Content(title)
+
+
+class KvPanel(Panel):
+    """The page map and its totals."""
+
+    def __init__(self) -> None:
+        super().__init__("KV pages", id="kv")
+
+    def compose(self) -> ComposeResult:
+        """Totals above the map; a sentence in the map's place while there is none."""
+        yield StatusBar(id="kv-totals")
+        yield PageMap(id="pages")
+        yield Static("", id="kv-problem", classes="problem", markup=False)
+
+    def show(self, kv: KvCache | None) -> None:
+        """Show the totals; `n/a` while the engine has no cache."""
+        self.query_one("#kv-totals", StatusBar).set_segments(_kv_totals(kv))
+
+    def say(self, problem: str) -> None:
+        """Show why there is no map, or (empty) the map."""
+        note = self.query_one("#kv-problem", Static)
+        note.update(Content(literal(problem)))
+        note.display = bool(problem)
+        self.query_one(PageMap).display = not problem
+
+
+def _kv_totals(kv: KvCache | None) -> list[Segment]:
+    if kv is None:
+        return [Segment("n/a · no KV cache yet", color=palette.MUTED)]
+    segments = [
+        Segment(f"{units.percent(kv.used / kv.pages)} used", priority=9),
+        Segment(f"{units.percent(kv.cached / kv.pages)} cached", priority=6),
+        Segment(f"{units.percent(kv.free / kv.pages)} free", priority=5),
+        Segment(f"hit {units.percent(kv.hit_ratio)}", priority=7),
+        Segment(f"{units.count(kv.pages)} × {kv.page_tokens} tokens", f"{units.count(kv.pages)} pages", priority=4),
+    ]
+    if kv.page_bytes is not None:
+        segments.append(Segment(units.bytes_(kv.pages * kv.page_bytes), priority=1))
+    return segments
+
+
+class StepsPanel(Panel):
+    """Prefill and decode tokens of each step."""
+
+    def __init__(self) -> None:
+        super().__init__("Tokens per step", id="steps")
+
+    def compose(self) -> ComposeResult:
+        """The bars."""
+        yield StepBars()
+
+
+class RequestsPanel(Panel):
+    """The live requests."""
+
+    def __init__(self) -> None:
+        super().__init__("Requests", id="requests")
+        self._ids: dict[str, str] = {}
+
+    def compose(self) -> ComposeResult:
+        """The table."""
+        yield RequestTable()
+
+    def show(self, load: Load, rows: Sequence[RequestRow], pages: PageMap) -> None:
+        """Show the rows, marked in the colours of their pages."""
+        self._ids = {_short_id(row.id): row.id for row in rows}
+        colors = {short: pages.owner_color(full) for short, full in self._ids.items()}
+        self.query_one(RequestTable).set_requests([_line(row) for row in rows], colors)
+        self.border_subtitle = Content(f"{load.running} running · {load.waiting} waiting")
+
+    def full_id(self, shown: str | None) -> str | None:
+        """The request that a row of the table stands for."""
+        return self._ids.get(shown) if shown is not None else None
+
+
+def _short_id(request_id: str) -> str:
+    """The part that tells requests apart: without the kind of endpoint in front."""
+    kind, mark, rest = request_id.partition("-")
+    return rest if mark and kind.isalpha() and rest else request_id
+
+
+def _line(row: RequestRow) -> RequestLine:
+    return RequestLine(
+        _short_id(row.id),
+        row.state,
+        row.prompt_tokens,
+        row.output_tokens,
+        row.max_tokens,
+        row.age_s,
+        row.ttft_s,
+        row.ttl_p99_s,
+        row.pages,
+    )
+
+
+class LatencyPanel(Panel):
+    """TTFT and TTL: percentiles over the window, and their past."""
+
+    def __init__(self) -> None:
+        super().__init__("Latency", id="latency")
+
+    def compose(self) -> ComposeResult:
+        """A line and a plot each."""
+        for name in ("ttft", "ttl"):
+            yield Stat(name.upper(), label_width=4, id=name)
+            yield LinePlot(id=f"{name}-plot")
+
+    def show(self, snapshot: Snapshot, past: Sequence[HistoryPoint]) -> None:
+        """`past` is one point a second, oldest first."""
+        latency = snapshot.latency
+        self.border_subtitle = Content(f"last {units.duration(latency.window_s)}")
+        for name, now in (("ttft", latency.ttft), ("ttl", latency.ttl)):
+            stat = self.query_one(f"#{name}", Stat)
+            if now is None:
+                stat.set(units.NOT_AVAILABLE, "no sample", "unknown")
+            else:
+                stat.set(f"p50 {units.milliseconds(now.p50)}  p99 {units.milliseconds(now.p99)}", f"n {now.count}")
+            self.query_one(f"#{name}-plot", LinePlot).set_series(
+                [
+                    Series("p99", [getattr(point, f"{name}_p99") for point in past], palette.series(1)),
+                    Series("p50", [getattr(point, f"{name}_p50") for point in past], palette.series(0)),
+                ],
+                unit=units.milliseconds,
+                span_s=len(past) or None,
+            )
+
+
+class LoadPanel(Panel):
+    """Tokens per second, and how many requests."""
+
+    def __init__(self) -> None:
+        super().__init__("Load", id="load")
+
+    def compose(self) -> ComposeResult:
+        """A line a number."""
+        yield Stat("decode", label_width=8, id="decode")
+        yield Stat("prefill", label_width=8, id="prefill")
+        yield Stat("requests", label_width=8, id="counts")
+
+    def show(self, load: Load, past: Sequence[HistoryPoint]) -> None:
+        """`past` is one point a second, oldest first."""
+        over = f"last {units.duration(load.window_s)}"
+        self.border_subtitle = Content(over)
+        self.query_one("#decode", Stat).set(
+            units.rate(load.decode_tps, "tok"), trend=[point.decode_tps for point in past]
+        )
+        self.query_one("#prefill", Stat).set(
+            units.rate(load.prefill_tps, "tok"), trend=[point.prefill_tps for point in past]
+        )
+        failed = f" · {units.count(load.failed)} failed" if load.failed else ""
+        self.query_one("#counts", Stat).set(
+            f"{load.running} running · {load.waiting} waiting", f"{units.count(load.finished)} done{failed}"
+        )
+
+
+class DevicePanel(Panel):
+    """The device, each reading under the name of what was measured."""
+
+    def __init__(self) -> None:
+        super().__init__("Device", id="device")
+
+    def compose(self) -> ComposeResult:
+        """Two bars, two numbers, and a problem where there is one."""
+        yield Meter("", label_width=12, id="utilization")
+        yield Meter("", label_width=12, id="memory")
+        yield Stat("", label_width=12, id="power")
+        yield Stat("", label_width=12, id="temperature")
+        yield Static("", id="device-problem", classes="problem", markup=False)
+
+    def show(self, device: Device) -> None:
+        """Values that can't be had are `n/a` with the reason; a stale one says so."""
+        self.border_title = Content(f"Device · {literal(device.name)}")
+        problem = self.query_one("#device-problem", Static)
+        problem.display = device.problem is not None
+        problem.update(Content(literal(device.problem or "")))
+
+        busy = self.query_one("#utilization", Meter)
+        busy.label = device.utilization.label
+        busy.set(device.utilization.value, units.percent(device.utilization.value), _note(device.utilization))
+
+        used, total = device.memory_used, device.memory_total
+        memory = self.query_one("#memory", Meter)
+        memory.label = used.label
+        fraction = used.value / total.value if used.value is not None and total.value else None
+        memory.set(fraction, f"{units.bytes_(used.value)} / {units.bytes_(total.value)}", _note(used))
+
+        for name, reading, text in (
+            ("power", device.power, "n/a" if device.power.value is None else f"{device.power.value:.0f} W"),
+            (
+                "temperature",
+                device.temperature,
+                "n/a" if device.temperature.value is None else f"{device.temperature.value:.0f} °C",
+            ),
+        ):
+            stat = self.query_one(f"#{name}", Stat)
+            stat.label = reading.label
+            stat.set(text, _note(reading), "unknown" if reading.value is None else "normal")
+
+
+def _note(reading: Reading) -> str:
+    return (reading.why or "") if reading.value is None else "stale" if reading.stale else ""
+
+
+class CostPanel(Panel):
+    """Price over tokens."""
+
+    def __init__(self) -> None:
+        super().__init__("Cost", id="cost")
+
+    def compose(self) -> ComposeResult:
+        """One number and what it was computed from."""
+        yield Stat("1M output", label_width=12, id="per-million")
+        yield Stat("price", label_width=12, id="price")
+
+    def show(self, cost: Cost) -> None:
+        """`n/a` with the reason where there is no price or nothing was produced."""
+        million, price = self.query_one("#per-million", Stat), self.query_one("#price", Stat)
+        if cost.usd_per_hour is None:
+            million.set(units.NOT_AVAILABLE, "no price set", "unknown")
+            price.set(units.NOT_AVAILABLE, cost.price_source, "unknown")
+            return
+        if cost.usd_per_million_output is None:
+            million.set(units.NOT_AVAILABLE, "no tokens", "unknown")
+        else:
+            million.set(units.usd(cost.usd_per_million_output), f"last {units.duration(cost.window_s)}")
+        price.set(f"{units.usd(cost.usd_per_hour)}/h", cost.price_source)
