@@ -24,7 +24,14 @@ from vllm.entrypoints.serve.utils.orca_metrics import metrics_header
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
 
 from engine_host.engine import fast_lane
-from engine_host.engine.streams import RequestFailedError, ServedStream, checked_first, error_response, opened
+from engine_host.engine.streams import (
+    RequestFailedError,
+    ServedStream,
+    checked_first,
+    error_response,
+    opened,
+    raise_generation_error,
+)
 from engine_host.port.backend import AsgiApp, JsonReply, StreamReply
 
 _LOAD_FORMAT_HEADER = "endpoint-load-metrics-format"
@@ -131,6 +138,9 @@ def _endpoints(state: Any, args: argparse.Namespace) -> dict[str, _Endpoint]:
     # vLLM's converter doesn't know the chat stream's errors: they are raised before it meets one.
     anthropic.message_stream_converter = lambda stream: convert_checked(convert, stream)
 
+    responses = state.openai_serving_responses
+    responses._convert_generation_error_to_streaming_response = raise_generation_error
+
     def kept_alive(stream: Any) -> Any:
         return with_sse_keep_alive(stream, float(args.sse_keep_alive_interval))
 
@@ -142,7 +152,7 @@ def _endpoints(state: Any, args: argparse.Namespace) -> dict[str, _Endpoint]:
         "/v1/completions": _Endpoint(CompletionRequest, completion.create_completion, kept_alive),
         "/v1/responses": _Endpoint(
             ResponsesRequest,
-            state.openai_serving_responses.create_responses,
+            responses.create_responses,
             _convert_stream_to_sse_events,
             {"by_alias": True},
             _RESPONSES_PREAMBLE,

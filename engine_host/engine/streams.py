@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
-from vllm.exceptions import GenerationError, RetryableRequestError, VLLMError
+from vllm.exceptions import RetryableRequestError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from engine_host.engine.fast_lane import SplicedStream
@@ -29,14 +29,16 @@ def error_response(error: Exception) -> Any:
     """vLLM's `ErrorResponse` for what a serving method or its stream has raised."""
     if isinstance(error, RequestFailedError):
         return error.response
-    if isinstance(error.__context__, GenerationError) and not isinstance(error, VLLMError):
-        # The Responses stream fails at reporting that the engine failed.
-        error = error.__context__
     if isinstance(error, EngineDeadError):
         error = RetryableRequestError(
             "The engine stopped while it worked on this request. It is being started again: send the request again."
         )
     return create_error_response(error)
+
+
+def raise_generation_error(error: Exception) -> None:
+    """Let a failure of the engine out of a stream of the Responses API: its own event for it can't be built."""
+    raise RequestFailedError(create_error_response(error))
 
 
 async def opened(stream: AsyncIterator[str], preamble: tuple[str, ...] = ()) -> list[str]:
