@@ -70,7 +70,7 @@ class ChatMessage(Widget):
     DEFAULT_CSS = """
     ChatMessage { height: auto; width: 1fr; margin: 0 0 1 0; padding: 0 1; border-left: thick $panel; }
     ChatMessage Static { height: auto; width: 1fr; }
-    ChatMessage .message--role { color: $text-muted; text-style: bold; }
+    ChatMessage .message--role { color: $foreground-muted; text-style: bold; }
     ChatMessage .message--tail { padding: 0 2; height: auto; }
     ChatMessage .message--old { padding: 0 2; }
     """
@@ -113,7 +113,7 @@ class AssistantMessage(ChatMessage):
 
     DEFAULT_CSS = """
     AssistantMessage { border-left: thick $secondary; }
-    AssistantMessage .message--stats { color: $text-muted; }
+    AssistantMessage .message--stats { color: $foreground-muted; }
     """
 
     def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:

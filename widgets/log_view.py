@@ -51,9 +51,9 @@ class LogView(ScrollView, can_focus=True):
     COMPONENT_CLASSES = {f"log-view--{name}" for name in (*LEVELS, "time", "source")}
     DEFAULT_CSS = """
     LogView { width: 1fr; height: 1fr; }
-    LogView > .log-view--time { color: $text-muted; }
+    LogView > .log-view--time { color: $foreground-muted; }
     LogView > .log-view--source { color: $text-secondary; }
-    LogView > .log-view--debug { color: $text-muted; }
+    LogView > .log-view--debug { color: $foreground-muted; }
     LogView > .log-view--info { color: $foreground; }
     LogView > .log-view--warning { color: $text-warning; }
     LogView > .log-view--error { color: $text-error; text-style: bold; }

@@ -63,4 +63,6 @@ class Meter(Widget):
         note = f"  {self._note}" if self._note and cell_len(self._note) + 3 + _SMALLEST_BAR <= room else ""
         room -= cell_len(note) + 1
         drawn = bar(self._fraction, room) + " " if room >= _SMALLEST_BAR else ""
-        return Content.assemble((label, "$text-muted"), gap, (drawn, "$primary"), (text, "bold"), (note, "$text-muted"))
+        return Content.assemble(
+            (label, "$foreground-muted"), gap, (drawn, "$primary"), (text, "bold"), (note, "$foreground-muted")
+        )

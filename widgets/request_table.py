@@ -82,7 +82,7 @@ class RequestTable(ScrollView, can_focus=True):
     COMPONENT_CLASSES = {"request-table--header", "request-table--cursor", "request-table--cursor-blurred"}
     DEFAULT_CSS = """
     RequestTable { width: 1fr; height: 1fr; }
-    RequestTable > .request-table--header { color: $text-muted; text-style: bold; }
+    RequestTable > .request-table--header { color: $foreground-muted; text-style: bold; }
     RequestTable > .request-table--cursor {
         background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold;
     }

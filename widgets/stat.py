@@ -14,7 +14,7 @@ from widgets.text import elide, one_line
 
 StatState = Literal["normal", "warn", "bad", "unknown"]
 
-_STYLES = {"normal": "bold", "warn": "bold $text-warning", "bad": "bold $text-error", "unknown": "$text-muted"}
+_STYLES = {"normal": "bold", "warn": "bold $text-warning", "bad": "bold $text-error", "unknown": "$foreground-muted"}
 _MARKS = {"normal": "", "warn": "▲ ", "bad": "✖ ", "unknown": ""}
 _SMALLEST_TREND = 4
 
@@ -58,10 +58,10 @@ class Stat(Widget):
         room -= cell_len(note) + 2
         trend = sparkline(self._trend, room) if self._trend and room >= _SMALLEST_TREND else ""
         return Content.assemble(
-            (label, "$text-muted"),
+            (label, "$foreground-muted"),
             gap,
             (value, _STYLES[self._state]),
-            (note, "$text-muted"),
+            (note, "$foreground-muted"),
             "  " if trend else "",
             (trend, "$primary"),
         )

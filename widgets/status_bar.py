@@ -71,10 +71,10 @@ class StatusBar(Widget):
         width = self.content_size.width
         parts: list[tuple[str, str]] = []
         for text, color in fit(self._segments, width):
-            parts += [(_BETWEEN, "$text-muted")] if parts else []
+            parts += [(_BETWEEN, "$foreground-muted")] if parts else []
             parts.append((text, color))
         used = sum(cell_len(text) for text, _ in parts)
         full = _BETWEEN.join(one_line(segment.text) for segment in self._segments if segment.text)
         if self._right and cell_len(full) + 2 + cell_len(self._right) <= width:
-            parts.append((self._right.rjust(width - used), "$text-muted"))
+            parts.append((self._right.rjust(width - used), "$foreground-muted"))
         return Content.assemble(*parts)

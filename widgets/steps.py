@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from rich.segment import Segment
@@ -68,18 +70,24 @@ class StepBars(Widget):
         columns = width - axis
         prefill, decode = (values[-columns:] if columns > 0 else () for values in (self._prefill, self._decode))
         upper = max(1, (height + 1) // 2)
+        cells: list[tuple[str, str]]
         if height == 1:
-            text, color = _one_row(prefill, decode, tops), PREFILL_COLOR
+            cells = [_either(*pair, tops) for pair in zip(prefill, decode, strict=True)]
         elif y < upper:
-            text, color = "".join(_rising(value / tops[0], upper, upper - 1 - y) for value in prefill), PREFILL_COLOR
+            cells = [(_rising(value / tops[0], upper, upper - 1 - y), PREFILL_COLOR) for value in prefill]
         else:
-            lower = height - upper
-            text, color = "".join(_hanging(value / tops[1], lower, y - upper) for value in decode), DECODE_COLOR
+            cells = [(_hanging(value / tops[1], height - upper, y - upper), DECODE_COLOR) for value in decode]
         label = ""
         if axis:
             label = (labels[0] if y == 0 else labels[1] if y == height - 1 else "").rjust(axis - 1) + "│"
-        gap = " " * (columns - len(text))
-        segments = [Segment(label, base + Style(color=palette.MUTED)), Segment(gap + text, base + Style(color=color))]
+        segments = [
+            Segment(label, base + Style(color=palette.MUTED)),
+            Segment(" " * (columns - len(cells)), base),
+            *(
+                Segment("".join(text for text, _ in run), base + Style(color=color))
+                for color, run in groupby(cells, key=itemgetter(1))
+            ),
+        ]
         return Strip(segments).adjust_cell_length(width, base)
 
 
@@ -90,14 +98,16 @@ def _rising(fraction: float, rows: int, row: int) -> str:
 
 
 def _hanging(fraction: float, rows: int, row: int) -> str:
-    """The same for a shaded bar that hangs, in halves of a cell: there are no finer upper blocks."""
+    """The same for a shaded bar that hangs; its last cell may be half full, in a lighter shade."""
     halves = max(round(fraction * rows * 2), 1 if fraction > 0 else 0)
-    return " ▀▒"[min(max(halves - row * 2, 0), 2)]
+    return " ░▒"[min(max(halves - row * 2, 0), 2)]
 
 
-def _one_row(prefill: Sequence[int], decode: Sequence[int], tops: tuple[int, int]) -> str:
-    pairs = zip(prefill, decode, strict=True)
-    return "".join("█" if p > d else _RISING[min(4, 1 + 3 * d // tops[1])] if d else " " for p, d in pairs)
+def _either(prefill: int, decode: int, tops: tuple[int, int]) -> tuple[str, str]:
+    """A step in one cell: a tall bar where prefill has more tokens, else a low one."""
+    if prefill > decode:
+        return _RISING[max(5, round(8 * prefill / tops[0]))], PREFILL_COLOR
+    return _RISING[min(4, 1 + 3 * decode // tops[1])] if decode else " ", DECODE_COLOR
 
 
 def _demo() -> None:

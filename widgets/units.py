@@ -50,7 +50,7 @@ def duration(seconds: float | None, width: int | None = None) -> str:
         whole, rest = divmod(round(value / small), large // small)
         if whole * large < limit:
             head = f"{sign}{_grouped(whole, 0)} {large_name}"
-            full = f"{head} {rest} {small_name}"
+            full = f"{head} {rest} {small_name}" if rest else head
             return _fit(width, [full, full.replace(" ", ""), head, head.replace(" ", "")])
     raise AssertionError("the last unit has no limit")
 
