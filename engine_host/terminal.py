@@ -26,4 +26,4 @@ class TerminalKeeper:
             return
         with suppress(OSError, termios.error):
             os.write(self._fd, _LEAVE)
-            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
+            termios.tcsetattr(self._fd, termios.TCSANOW, self._modes)
