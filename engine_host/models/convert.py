@@ -117,6 +117,7 @@ def _convert_gguf(source: Path, target: Path, dtype: str, architecture: str, rep
     # transformers shows its progress in bars only; the one over the tensors doesn't go through its own hook.
     modeling_gguf_pytorch_utils.tqdm = lambda items, **_: _Watched(items, "dequantizing", report)
     logging.set_tqdm_hook(lambda _factory, positional, _: _Watched(positional[0], "loading", report))
+    report("reading the header", 0, 0)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             source.parent,
