@@ -63,10 +63,10 @@ def memory(ram: int, cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> tuple
 
 def process_tree_memory() -> Reading:
     """Resident memory of this process and its descendants. Pages they share count once for each."""
-    tree = psutil.Process()
-    resident = 0
-    for process in (tree, *tree.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
+    host = psutil.Process()
+    resident = host.memory_info().rss
+    for process in host.children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # It ended, or belongs to another user.
             resident += process.memory_info().rss
     return Reading("resident memory of host and engine", "bytes", float(resident), "psutil rss, summed")
 

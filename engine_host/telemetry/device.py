@@ -1,5 +1,6 @@
 """Samples the device on a thread of its own, so that a driver that hangs stops nothing else."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from engine_host.api.types import Device, Reading
-from engine_host.telemetry.cpu import Cpu
+from engine_host.telemetry.cpu import Cpu, process_tree_memory
 from engine_host.telemetry.nvml import Gpu, GpuUnavailable
 from engine_host.telemetry.readings import each_reading, unknown
 
@@ -28,7 +29,7 @@ class DeviceSampler:
     """Reads the device every `interval_s` seconds from a daemon thread; `reading` never blocks.
 
     kind: "gpu" or "cpu" for what the engine runs on; "auto" takes the CPU where the machine seems to have no NVIDIA
-    GPU. visible_devices: as CUDA_VISIBLE_DEVICES, whose first entry is read. clock: monotonic seconds.
+    GPU. Of several GPUs it is the first of CUDA_VISIBLE_DEVICES. clock: monotonic seconds.
     """
 
     def __init__(
@@ -36,12 +37,12 @@ class DeviceSampler:
         interval_s: float = 1.0,
         *,
         kind: Literal["auto", "gpu", "cpu"] = "auto",
-        visible_devices: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._interval = interval_s
+        self._silent_after = max(SILENT_AFTER_S, STALE_AFTER * interval_s)
         self._kind = kind
-        self._visible = visible_devices
+        self._visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._clock = clock
         self._stop = threading.Event()
         self._gpu: Gpu | None = None
@@ -51,7 +52,7 @@ class DeviceSampler:
         self._retry_at = clock()
         first = unknown("cpu" if kind == "cpu" else "gpu", "device", "not read yet", None)
         # One tuple, replaced whole: a reader on another thread never sees half of it.
-        self._latest: tuple[Device, float] = (first, clock())
+        self._latest: tuple[Device, Reading | None, float] = (first, None, clock())
 
     def start(self) -> None:
         """Start sampling; a sampler is started once."""
@@ -63,9 +64,9 @@ class DeviceSampler:
 
     def reading(self) -> Device:
         """The latest readings. They turn stale, then unknown, when the device doesn't answer."""
-        device, taken = self._latest
+        device, _, taken = self._latest
         age = self._clock() - taken
-        if age > max(SILENT_AFTER_S, STALE_AFTER * self._interval):
+        if age > self._silent_after:
             who = "NVML" if device.kind == "gpu" else "The system"
             text = f"{who} is not answering: the last reading is {age:.0f} s old. Everything else runs on."
             why = f"{who} is not answering"
@@ -73,6 +74,11 @@ class DeviceSampler:
         if age > STALE_AFTER * self._interval:
             return each_reading(device, _mark_stale, device.problem)
         return device
+
+    def process_memory(self) -> Reading | None:
+        """Memory of the host's and the engine's processes; `None` before the first reading and after a silence."""
+        _, memory, taken = self._latest
+        return memory if self._clock() - taken <= self._silent_after else None
 
     def _run(self) -> None:
         while True:
@@ -85,7 +91,7 @@ class DeviceSampler:
     def sample(self) -> None:
         """Read the device now, as the thread does at each interval. Blocks as long as the driver does."""
         device = self._read()
-        self._latest = (device, self._clock())
+        self._latest = (device, process_tree_memory(), self._clock())
 
     def _read(self) -> Device:
         try:

@@ -3,14 +3,13 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import NamedTuple
 
 from engine_host.api.types import HistoryPoint, Latency, Load, Percentiles, RequestRow, RequestState
 from engine_host.telemetry.histogram import BoundedHistogram, LogHistogram, bucket
 from engine_host.telemetry.timeline import Tally, Timeline, Window, percentiles
 
-FinishReason = Literal["stop", "length", "abort", "error"]
-FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
+FINISH_REASONS = ("stop", "length", "abort", "error")
 
 LOAD_WINDOW_S = 10
 """Seconds over which tokens per second are averaged: long enough to be steady, short enough to follow."""
@@ -35,8 +34,7 @@ class EngineStats:
     kv_usage: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(NamedTuple):
     """Output tokens handed over in the last `seconds` (shorter than the window while the host is young)."""
 
     tokens: int
@@ -57,7 +55,7 @@ class Totals:
         self.output = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
-        self.finished = dict.fromkeys(FINISH_REASONS, 0)
+        self.finished: dict[str, int] = dict.fromkeys(FINISH_REASONS, 0)
 
 
 class _Live:

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 class FakeGpu:
     """Tells the fake driver what to answer, and asks the sampler in the child what it makes of it."""
 
-    def __init__(self, folder: Path, library: Path | None, **options: object) -> None:
+    def __init__(self, folder: Path, library: Path | None, visible_devices: str | None, **options: object) -> None:
         self._control = folder / "control"
         self._told: dict[str, float] = {}
         self.tell()
@@ -36,9 +36,12 @@ class FakeGpu:
             "LD_LIBRARY_PATH": str(folder),
             "PYTHONPATH": str(HERE.parents[1]),
         }
+        inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        if visible_devices is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = visible_devices
         self._child = subprocess.Popen(
             [sys.executable, str(HERE / "fake_nvml_child.py"), json.dumps(options)],
-            env=os.environ | environment,
+            env=inherited | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -120,8 +123,8 @@ def make_gpu(tmp_path: Path, nvml_library: Path) -> Iterator[MakeGpu]:
     """Makes the test's GPU; `installed=False` leaves the driver library out, the rest goes to `DeviceSampler`."""
     made: list[FakeGpu] = []
 
-    def make(installed: bool = True, **options: object) -> FakeGpu:
-        made.append(FakeGpu(tmp_path, nvml_library if installed else None, **options))
+    def make(installed: bool = True, visible_devices: str | None = None, **options: object) -> FakeGpu:
+        made.append(FakeGpu(tmp_path, nvml_library if installed else None, visible_devices, **options))
         return made[-1]
 
     yield make
