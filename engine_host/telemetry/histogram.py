@@ -56,6 +56,14 @@ class LogHistogram:
         counts[number] = counts.get(number, 0) + count
         self.count += count
 
+    def plus(self, other: "LogHistogram") -> "LogHistogram":
+        """A new histogram with the samples of both."""
+        both = LogHistogram()
+        both._counts = self._counts.copy()
+        both.count = self.count
+        both.add(other)
+        return both
+
     def add(self, other: "LogHistogram") -> None:
         """Add every sample of another histogram."""
         for number, count in other._counts.items():
@@ -77,17 +85,17 @@ class LogHistogram:
         if not self.count:
             return None
         found: list[float] = []
-        numbers = iter(sorted(self._counts))
-        seen = 0
+        numbers = iter(sorted(self._counts, reverse=True))
         number = _ZERO
-        for share in shares:
+        above = 0  # Samples in the buckets passed, counted from the largest: a p99 is found after a few.
+        for share in reversed(shares):
             # Rounded first: 0.99 × 100 is 99.00000000000001 in floats, and its ceiling the wrong rank.
             rank = max(1, math.ceil(round(share * self.count, 6)))
-            while seen < rank:
+            while above <= self.count - rank:
                 number = next(numbers)
-                seen += self._counts[number]
+                above += self._counts[number]
             found.append(_middle(number))
-        return tuple(found)
+        return tuple(reversed(found))
 
 
 class BoundedHistogram:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine_host.api.types import HistoryPoint, Latency, Load, Percentiles, RequestRow, RequestState
+from engine_host.api.types import HistoryPoint, Latency, Load, RequestRow, RequestState
 from engine_host.telemetry.histogram import BoundedHistogram, LogHistogram, bucket
-from engine_host.telemetry.timeline import Tally, Timeline, Window, percentiles
+from engine_host.telemetry.timeline import Timeline, Window, percentiles
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
 
@@ -91,9 +91,9 @@ class TelemetryHub:
         self._clock = clock
         self.window_s = window_s
         self.totals = Totals()
-        self._latency_window = Window(int(window_s))
+        self._window = Window(int(window_s))
         self._load_window = Window(LOAD_WINDOW_S)
-        self._timeline = Timeline(clock(), wall(), (self._latency_window, self._load_window))
+        self._timeline = Timeline(clock(), wall(), (self._window, self._load_window))
         self._live: dict[str, _Live] = {}
 
     def arrived(self, request_id: str, *, prompt_tokens: int, max_tokens: int | None, at: float) -> None:
@@ -155,7 +155,7 @@ class TelemetryHub:
 
     def engine_stats(self, stats: EngineStats) -> None:
         """The scheduler's latest figures; they hold until the next call."""
-        self._timeline.advance(self._clock())
+        self._advance()
         levels, now = self._timeline.levels, self._timeline.current
         levels.running = stats.running
         levels.waiting = stats.waiting
@@ -171,23 +171,29 @@ class TelemetryHub:
 
     def utilization(self, fraction: float | None) -> None:
         """The device's utilization (0 to 1) for the history; it holds until the next call."""
-        self._timeline.advance(self._clock())
+        self._advance()
         self._timeline.levels.utilization = fraction
 
     def latency(self) -> Latency:
         """TTFT by request and TTL by token over the window."""
-        window, _ = self._window(self._latency_window)
-        return Latency(window_s=self.window_s, ttft=percentiles(window.ttft), ttl=percentiles(window.ttl))
+        self._advance()
+        past, now = self._window.sum, self._timeline.current
+        return Latency(
+            window_s=self.window_s,
+            ttft=percentiles(past.ttft.plus(now.ttft)),
+            ttl=percentiles(past.ttl.plus(now.ttl)),
+        )
 
     def load(self) -> Load:
         """Requests in the engine now, tokens per second over `LOAD_WINDOW_S`, and endings since the host started."""
-        window, seconds = self._window(self._load_window)
+        seconds = self._timeline.span(self._load_window, self._advance())
+        past, now, levels = self._load_window.sum, self._timeline.current, self._timeline.levels
         ended = self.totals.finished
         return Load(
-            running=self._timeline.levels.running,
-            waiting=self._timeline.levels.waiting,
-            prefill_tps=window.prefill / seconds if seconds else 0.0,
-            decode_tps=window.decode / seconds if seconds else 0.0,
+            running=levels.running,
+            waiting=levels.waiting,
+            prefill_tps=(past.prefill + now.prefill) / seconds if seconds else 0.0,
+            decode_tps=(past.decode + now.decode) / seconds if seconds else 0.0,
             window_s=float(LOAD_WINDOW_S),
             finished=ended["stop"] + ended["length"],
             failed=ended["error"],
@@ -195,17 +201,19 @@ class TelemetryHub:
 
     def hit_ratio(self) -> float | None:
         """Prefix-cache tokens found over tokens looked up in the window (0 to 1); `None` if none was looked up."""
-        window, _ = self._window(self._latency_window)
-        return window.prefix_hits / window.prefix_queries if window.prefix_queries else None
+        self._advance()
+        past, now = self._window.sum, self._timeline.current
+        queries = past.prefix_queries + now.prefix_queries
+        return (past.prefix_hits + now.prefix_hits) / queries if queries else None
 
     def produced(self) -> Produced:
         """Output tokens in the window, for the cost of a token."""
-        window, seconds = self._window(self._latency_window)
-        return Produced(tokens=window.output, seconds=seconds)
+        seconds = self._timeline.span(self._window, self._advance())
+        return Produced(tokens=self._window.sum.output + self._timeline.current.output, seconds=seconds)
 
     def history(self, since: float) -> list[HistoryPoint]:
         """One point for each whole second that started after Unix time `since`, of the last ten minutes."""
-        self._timeline.advance(self._clock())
+        self._advance()
         return self._timeline.history(since)
 
     def requests(self, pages: Mapping[str, int], queued: set[str]) -> tuple[RequestRow, ...]:
@@ -221,17 +229,16 @@ class TelemetryHub:
                 max_tokens=live.max_tokens,
                 age_s=max(now - live.arrived, 0.0),
                 ttft_s=live.ttft,
-                ttl_p99_s=_p99(percentiles(live.ttl)),
+                ttl_p99_s=_p99(live.ttl),
                 pages=pages.get(request_id),
             )
             for request_id, live in self._live.items()
         )
 
-    def _window(self, window: Window) -> tuple[Tally, float]:
+    def _advance(self) -> float:
         now = self._clock()
         self._timeline.advance(now)
-        tally, closed = window.with_current(self._timeline.current)
-        return tally, self._timeline.span(closed, now)
+        return now
 
 
 def _state(live: _Live, queued: bool) -> RequestState:
@@ -240,5 +247,6 @@ def _state(live: _Live, queued: bool) -> RequestState:
     return "prefill" if live.ttft is None else "decode"
 
 
-def _p99(found: Percentiles | None) -> float | None:
-    return found.p99 if found else None
+def _p99(histogram: LogHistogram) -> float | None:
+    found = histogram.percentiles((0.99,))
+    return found[0] if found else None

@@ -58,26 +58,23 @@ class Levels:
 
 
 class Window:
-    """The sum of the last `seconds` closed seconds and the one that is filling."""
+    """The sum of the last `seconds` closed seconds."""
 
     def __init__(self, seconds: int) -> None:
         self._seconds = seconds
         self._closed: deque[Tally] = deque()
-        self._sum = Tally()
+        self.sum = Tally()
 
     def push(self, closed: Tally) -> None:
         """Take in a second that just closed, and let go of the oldest one."""
         self._closed.append(closed)
-        self._sum.add(closed)
+        self.sum.add(closed)
         if len(self._closed) > self._seconds:
-            self._sum.subtract(self._closed.popleft())
+            self.sum.subtract(self._closed.popleft())
 
-    def with_current(self, current: Tally) -> tuple[Tally, int]:
-        """A tally of the window and `current`, and how many closed seconds are in it."""
-        total = Tally()
-        total.add(self._sum)
-        total.add(current)
-        return total, len(self._closed)
+    def __len__(self) -> int:
+        """Closed seconds in the sum."""
+        return len(self._closed)
 
 
 class Timeline:
@@ -133,9 +130,9 @@ class Timeline:
         self.current = Tally()
         self._second += 1
 
-    def span(self, closed: int, now: float) -> float:
-        """Seconds from the start of the oldest of `closed` seconds, or from the timeline's own start, to `now`."""
-        oldest = self._second - closed - self._offset
+    def span(self, window: Window, now: float) -> float:
+        """Seconds from the start of a window, or from the timeline's own start, to `now`."""
+        oldest = self._second - len(window) - self._offset
         return max(now - max(oldest, self._started), 0.0)
 
     def history(self, since: float) -> list[HistoryPoint]:
