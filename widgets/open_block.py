@@ -33,11 +33,13 @@ class OpenBlock:
         if self._fence:
             if fence and fence[1].startswith(self._fence) and not fence[2].strip():
                 self._fence = ""
-                self._after_blank = True
                 self._in_list = False
+                self.start = self._position + len(line) + 1
             return
         if not line.strip():
             self._after_blank = True
+            if not self._in_list:
+                self.start = self._position + len(line) + 1
             return
         item = _LIST_ITEM.match(line) is not None
         continues = self._in_list and (item or line[0] in " \t")
