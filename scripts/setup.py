@@ -129,6 +129,7 @@ def set_up(device: str) -> None:
     LOG.write_text("")
     lock = lock_file(device)
     pins = re.findall(r"^[\w.-]+==\S+", lock.read_text(), re.MULTILINE)
+    say(f"Installing {len(pins)} packages; the first time takes a few minutes.")
     install_torch(pins)
     pip(["-r", str(lock)], len(pins), "The packages of the lock file")
     # The build back-end is in the lock, so nothing more is fetched.
