@@ -1,0 +1,149 @@
+"""Writes a flight record. Lives in the scheduler's process; knows nothing of vLLM."""
+
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_host.flight.layout import (
+    HEADER,
+    MAGIC,
+    OWNER_BYTES,
+    OWNER_SLOTS,
+    RING_STEPS,
+    VERSION,
+    pair_capacity,
+    record_size,
+    views,
+)
+
+POLICIES = ("fcfs", "priority")
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """The live knobs and their ceilings, as the control block holds them."""
+
+    token_budget: int
+    token_budget_ceiling: int
+    max_active: int
+    max_active_ceiling: int
+    long_prefill_threshold: int
+    watermark_blocks: int
+    chunked_prefill: bool
+    policy: str
+    snapshot_hz: float
+
+
+class FlightWriter:
+    """One record of `blocks` KV blocks of `block_size` tokens, at `path`.
+
+    The file appears whole: it is written beside and renamed. Its memory is touched at once: no step pays for it.
+    `page_bytes` is the size of a block in bytes over all layers, `None` if unknown.
+    """
+
+    def __init__(self, path: Path, *, engine_id: int, blocks: int, block_size: int, page_bytes: int | None) -> None:
+        beside = path.with_name(f"{path.name}.new")
+        size = record_size(blocks)
+        with beside.open("w+b") as file:
+            # Written, not truncated to size: the pages exist, and a full disk is told now and not by a SIGBUS.
+            file.write(bytes(size))
+            file.flush()
+            self._map = mmap.mmap(file.fileno(), size)
+        self._views = views(self._map, blocks)
+        self._step = 0
+        header = self._views.header
+        header["engine_id"], header["pid"] = engine_id, os.getpid()
+        header["blocks"], header["block_size"] = blocks, block_size
+        header["page_bytes"] = page_bytes or 0
+        header["pairs"] = pair_capacity(blocks)
+        header["created"] = time.time()
+        header["version"] = VERSION
+        self._map[: len(MAGIC)] = MAGIC
+        assert HEADER.itemsize >= len(MAGIC)
+        beside.replace(path)
+
+    def write_knobs(self, knobs: Knobs) -> None:
+        """Publish the knobs in force."""
+        control = self._views.control[0]
+        control["token_budget"], control["token_budget_ceiling"] = knobs.token_budget, knobs.token_budget_ceiling
+        control["max_active"], control["max_active_ceiling"] = knobs.max_active, knobs.max_active_ceiling
+        control["long_prefill_threshold"] = knobs.long_prefill_threshold
+        control["watermark_blocks"] = knobs.watermark_blocks
+        control["chunked_prefill"], control["policy"] = knobs.chunked_prefill, POLICIES.index(knobs.policy)
+        control["snapshot_hz"] = knobs.snapshot_hz
+        control["generation"] += 1
+
+    def write_pages(
+        self,
+        refs: NDArray[np.uint16],
+        cached: NDArray[np.uint8],
+        owned: Sequence[tuple[str, Sequence[int]]],
+        at: float,
+    ) -> None:
+        """Publish a snapshot of the page map.
+
+        `refs` and `cached` have one entry a block; `owned` gives each request its block ids. `at` is the monotonic time
+        it was begun, from which its cost is told.
+        """
+        v = self._views
+        head = v.pages[0]
+        head["sequence"] += 1  # odd: being written
+        v.refs[:] = refs
+        v.cached[:] = cached
+        v.owner.fill(-1)
+        listed, start, unlisted = 0, 0, 0
+        capacity = len(v.pair_block)
+        for request_id, blocks in owned:
+            end = start + len(blocks)
+            if listed == OWNER_SLOTS or end > capacity:
+                unlisted += 1
+                continue
+            v.owner_ids[listed] = request_id.encode()[:OWNER_BYTES]
+            if end > start:
+                v.pair_block[start:end] = blocks
+                v.pair_owner[start:end] = listed
+                v.owner[v.pair_block[start:end]] = listed
+            listed, start = listed + 1, end
+        head["owners"], head["pairs"], head["unlisted"] = listed, start, unlisted
+        head["time"] = at
+        head["taken"] += 1
+        head["cost"] = time.monotonic() - at
+        head["sequence"] += 1
+
+    def write_step(
+        self,
+        began: float,
+        spent: tuple[float, float, float],
+        tokens: tuple[int, int],
+        requests: tuple[int, int, int, int],
+        budget: int,
+        used_blocks: int,
+    ) -> None:
+        """Append a step.
+
+        `spent` are the seconds of schedule, execute and update; `tokens` the prefill and decode tokens; `requests` how
+        many run, wait, were preempted and finished; `budget` the token budget in force.
+        """
+        number = self._step + 1
+        self._views.ring[(number - 1) % RING_STEPS] = (
+            number,
+            began,
+            *spent,
+            *tokens,
+            *requests,
+            budget,
+            used_blocks,
+            0,
+        )
+        self._views.head[0] = number
+        self._step = number
+
+    def stop(self) -> None:
+        """Mark that nothing more will be written: what is here is the past."""
+        self._views.header["stopped"] = 1
