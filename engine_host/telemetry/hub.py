@@ -59,7 +59,8 @@ class Totals:
 
 
 class _Live:
-    """A request that hasn't ended. `last` is when its latest tokens came; `ttft` is `None` before its first."""
+    """A request that hasn't ended. `last` is when each of its sequences' latest tokens came; `ttft` is `None` before
+    its first."""
 
     __slots__ = ("arrived", "cached", "last", "max_tokens", "output", "prompt", "ttft", "ttl")
 
@@ -69,7 +70,7 @@ class _Live:
         self.max_tokens = max_tokens
         self.cached: int | None = None
         self.output = 0
-        self.last = arrived
+        self.last: dict[int, float] = {}
         self.ttft: float | None = None
         self.ttl = LogHistogram()
 
@@ -100,11 +101,14 @@ class TelemetryHub:
         """A request was accepted; TTFT and age count from here."""
         self._live[request_id] = _Live(at, prompt_tokens, max_tokens)
 
-    def tokens(self, request_id: str, count: int, at: float, cached_tokens: int | None = None) -> None:
+    def tokens(
+        self, request_id: str, count: int, at: float, cached_tokens: int | None = None, sequence: int = 0
+    ) -> None:
         """`count` output tokens of a request came together at `at`; a request that isn't known is ignored.
 
         The first tokens give its TTFT. `count` later ones after a gap of g seconds are `count` TTL samples of
-        g / `count`: latency per token, whatever the size of the chunks. A chunk without tokens is no sample.
+        g / `count`: latency per token, whatever the size of the chunks. A chunk without tokens is no sample. A request
+        for several sequences (n > 1) has gaps in each of them, told apart by `sequence`.
         """
         live = self._live.get(request_id)
         if live is None:
@@ -118,14 +122,16 @@ class TelemetryHub:
         now.output += count
         self.totals.output += count
         live.output += count
-        gap = max(at - live.last, 0.0)
-        live.last = max(at, live.last)
+        last = live.last.get(sequence)
+        live.last[sequence] = at if last is None else max(at, last)
         if live.ttft is None:
-            live.ttft = gap
-            now.ttft.record(bucket(gap))
-            self.totals.ttft.observe(gap)
+            live.ttft = max(at - live.arrived, 0.0)
+            now.ttft.record(bucket(live.ttft))
+            self.totals.ttft.observe(live.ttft)
             return
-        gap /= count
+        if last is None:
+            return
+        gap = max(at - last, 0.0) / count
         number = bucket(gap)
         live.ttl.record(number, count)
         now.ttl.record(number, count)
@@ -216,13 +222,16 @@ class TelemetryHub:
         self._advance()
         return self._timeline.history(since)
 
-    def requests(self, pages: Mapping[str, int], queued: set[str]) -> tuple[RequestRow, ...]:
-        """Live requests in order of arrival; `pages` they hold (unknown where missing), `queued` the ids that wait."""
+    def requests(self, pages: Mapping[str, int] | None) -> tuple[RequestRow, ...]:
+        """Live requests in order of arrival, with the `pages` they hold (`None`: nobody can tell).
+
+        A request without output holds pages once it is being computed: without any it is still queued.
+        """
         now = self._clock()
         return tuple(
             RequestRow(
                 id=request_id,
-                state=_state(live, request_id in queued),
+                state=_state(live, pages is not None and request_id not in pages),
                 prompt_tokens=live.prompt,
                 cached_tokens=live.cached,
                 output_tokens=live.output,
@@ -230,7 +239,7 @@ class TelemetryHub:
                 age_s=max(now - live.arrived, 0.0),
                 ttft_s=live.ttft,
                 ttl_p99_s=_p99(live.ttl),
-                pages=pages.get(request_id),
+                pages=None if pages is None else pages.get(request_id, 0),
             )
             for request_id, live in self._live.items()
         )
@@ -241,10 +250,10 @@ class TelemetryHub:
         return now
 
 
-def _state(live: _Live, queued: bool) -> RequestState:
-    if queued:
-        return "queued"
-    return "prefill" if live.ttft is None else "decode"
+def _state(live: _Live, without_pages: bool) -> RequestState:
+    if live.ttft is not None:
+        return "decode"
+    return "queued" if without_pages else "prefill"
 
 
 def _p99(histogram: LogHistogram) -> float | None:

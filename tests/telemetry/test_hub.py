@@ -62,13 +62,22 @@ def test_ttl_is_per_token_when_chunks_carry_three(hub: TelemetryHub) -> None:
     for at in (100.1, 100.4, 100.7):
         hub.tokens("a", 3, at)
     assert hub.latency().ttl == Percentiles(p50=near(0.1), p99=near(0.1), count=6)
-    assert hub.requests({}, set())[0].output_tokens == 9
+    assert hub.requests(None)[0].output_tokens == 9
+
+
+def test_ttl_of_several_sequences_is_measured_in_each(hub: TelemetryHub) -> None:
+    arrive(hub, "a", 100.0)
+    for at in (100.1, 100.3, 100.5):
+        hub.tokens("a", 1, at, sequence=0)
+        hub.tokens("a", 1, at, sequence=1)
+    assert hub.latency().ttl == Percentiles(p50=near(0.2), p99=near(0.2), count=4)
+    assert hub.latency().ttft == Percentiles(p50=near(0.1), p99=near(0.1), count=1)
 
 
 def test_a_chunk_without_tokens_is_no_first_token(hub: TelemetryHub) -> None:
     arrive(hub, "a", 100.0)
     hub.tokens("a", 0, 100.1, cached_tokens=8)
-    row = hub.requests({}, set())[0]
+    row = hub.requests(None)[0]
     assert (row.state, row.ttft_s, row.cached_tokens) == ("prefill", None, 8)
     assert hub.latency().ttft is None
 
@@ -78,7 +87,7 @@ def test_a_request_aborted_before_its_first_token_leaves_no_latency(hub: Telemet
     hub.finished("a", "abort", 100.5)
     hub.tokens("a", 1, 100.6)
     assert hub.latency() == Latency(window_s=60.0, ttft=None, ttl=None)
-    assert hub.requests({}, set()) == ()
+    assert hub.requests(None) == ()
     assert hub.totals.finished == {"stop": 0, "length": 0, "abort": 1, "error": 0}
     assert (hub.load().finished, hub.load().failed) == (0, 0)
 
@@ -114,12 +123,13 @@ def test_the_rows_say_what_each_live_request_is_doing(hub: TelemetryHub, clock: 
     hub.tokens("c", 1, 100.2, cached_tokens=4)
     hub.tokens("c", 2, 100.4)
     clock.now = 101.5
-    rows = hub.requests({"c": 3}, {"a"})
+    rows = hub.requests({"b": 2, "c": 3})
     assert [(row.id, row.state, row.pages) for row in rows] == [
-        ("a", "queued", None),
-        ("b", "prefill", None),
+        ("a", "queued", 0),
+        ("b", "prefill", 2),
         ("c", "decode", 3),
     ]
+    assert hub.requests(None)[0].pages is None
     assert (rows[2].age_s, rows[2].ttft_s, rows[2].ttl_p99_s) == (1.5, near(0.2), near(0.1))
     assert (rows[2].prompt_tokens, rows[2].max_tokens, rows[2].cached_tokens) == (10, 50, 4)
 
