@@ -41,6 +41,10 @@ class Site:
         name = self._server.sockets[0].getsockname()  # type: ignore[attr-defined]
         return name[1] if isinstance(name, tuple) else None
 
+    def stop_listening(self) -> None:
+        """Take no new connections; the open ones run on until they end or `close`."""
+        self._server.close()
+
     async def close(self) -> None:
         """Stop listening, give requests in progress `SHUTDOWN_GRACE_S`, then end them."""
         self._server.close()

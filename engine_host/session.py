@@ -1,0 +1,129 @@
+"""One run of the host on its event loop: everything is put together here, and taken apart again."""
+
+import asyncio
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from engine_host.admin import admin_routes
+from engine_host.api.types import EngineState
+from engine_host.host import EngineHost
+from engine_host.logs.ring import LogRing
+from engine_host.options import HostOptions
+from engine_host.port.app import make_app
+from engine_host.ports import Ports
+from engine_host.runtime import SOCKET_NAME
+from engine_host.snapshots import SnapshotSource
+from engine_host.supervisor import ScreenSupervisor
+from engine_host.telemetry.device import DeviceSampler
+from engine_host.telemetry.hub import TelemetryHub
+from engine_host.telemetry.metrics import Metrics
+
+RETRY_AFTER_S = 2
+"""What a client is told to wait while the engine starts: starts take seconds to minutes, and a retry costs nothing."""
+
+FEED_INTERVAL_S = 0.25
+
+
+class Session:
+    """What runs from the first byte on the port to the last."""
+
+    def __init__(self, options: HostOptions, directory: Path, ring: LogRing, forkserver_pid: int) -> None:
+        self._directory = directory
+        self._ring = ring
+        self._hub = TelemetryHub()
+        self._host = EngineHost(options, ring, self._hub, directory, forkserver_pid)
+        self._sampler = DeviceSampler(kind="cpu" if self._host.device == "cpu" else "auto")
+        self._ports = Ports(lambda: make_app(self), options.host, options.port)
+        self._snapshots = SnapshotSource(self._host, self._ports, self._hub, self._sampler)
+        self._metrics = Metrics(self._hub, self._sampler, self._snapshots.snapshot)
+        self._quit: asyncio.Event | None = None
+
+    # What the port asks of its host.
+
+    def engine_state(self) -> EngineState:
+        """The engine's state, for the port's replies."""
+        return self._host.state
+
+    def serving(self) -> Any:
+        """vLLM's serving classes, `None` until ready."""
+        return self._host.serving
+
+    def retry_after_s(self) -> int:
+        """Seconds a client should wait before it asks again."""
+        return RETRY_AFTER_S
+
+    def metrics_text(self) -> bytes:
+        """Our metrics in Prometheus' text format."""
+        return self._metrics.render()
+
+    async def check_health(self) -> str | None:
+        """`None` when the engine can serve, else why not."""
+        state = self._host.state
+        if state.name == "ready" and self._host.engine is not None:
+            try:
+                await self._host.engine.check_health()
+            except Exception as error:
+                return f"The engine is not healthy: {error}"
+            return None
+        return state.reason or f"The engine is {state.name}."
+
+    async def run(self, supervisor: ScreenSupervisor | None) -> int:
+        """Serve until told to quit: by the screen, by a signal. Returns the exit code."""
+        self._quit = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._quit.set)
+        private = make_app(
+            self, extra_routes=admin_routes(self._host, self._ports, self._snapshots, self._ring, self._quit.set)
+        )
+        self._sampler.start()
+        feed = asyncio.create_task(self._feed_hub(), name="feed-hub")
+        try:
+            await self._ports.open_socket(private, self._directory / SOCKET_NAME)
+            bound = await self._ports.open_port()
+            if not bound.ok:
+                self._ring.append("error", "host", bound.message)
+                if supervisor is None:
+                    return 1
+            self._host.start()
+            return await self._until_quit(supervisor)
+        finally:
+            if supervisor is not None:
+                await asyncio.to_thread(supervisor.stop)
+            feed.cancel()
+            self._sampler.stop()
+            with suppress(Exception):
+                await self._ports.close()
+            await self._host.stop()
+
+    async def _until_quit(self, supervisor: ScreenSupervisor | None) -> int:
+        """The exit code. With a screen a failed engine is the operator's to mend; without one nobody is there to."""
+        assert self._quit is not None
+        quit_ = asyncio.create_task(self._quit.wait(), name="quit")
+        other: asyncio.Task[Any]
+        if supervisor is not None:
+            other = asyncio.create_task(supervisor.watch(), name="screen")
+        else:
+            other = asyncio.create_task(self._host.until("failed"), name="failed")
+        await asyncio.wait({quit_, other}, return_when=asyncio.FIRST_COMPLETED)
+        if not other.done():
+            other.cancel()
+            return 0
+        quit_.cancel()
+        other.result()
+        return 1 if supervisor is None else 0
+
+    async def _feed_hub(self) -> None:
+        """Hand the hub what isn't pushed to it: the scheduler's steps and the device's utilization."""
+        reader, seen = None, 0
+        while True:
+            await asyncio.sleep(FEED_INTERVAL_S)
+            self._hub.utilization(self._sampler.reading().utilization.value)
+            if self._host.flight is not reader:
+                reader, seen = self._host.flight, 0
+            if reader is not None:
+                for step in reader.read_steps(seen).rows:
+                    self._hub.steps(int(step["prefill"]), int(step["decode"]), float(step["time"]))
+                    seen = int(step["number"])
