@@ -162,7 +162,9 @@ class AssistantMessage(ChatMessage):
             tail.display = False
             await tail.remove_children()
         mark, style = _ENDS[reason]
-        line = Content.assemble((f"{mark}{literal(error)}", style), "\n" if mark else "", str(stats))
+        line = Content.assemble(
+            (mark + (literal(error) if reason == "failed" else ""), style), "\n" if mark else "", str(stats)
+        )
         figures = self.query_one(".message--stats", Static)
         figures.update(line)
         figures.display = True
@@ -173,7 +175,7 @@ class AssistantMessage(ChatMessage):
             live = self.query(Markdown)
             if not self._finished or not live:
                 return
-            old = StaticMarkdown("", hyperlinks=False)
+            old = StaticMarkdown("", hyperlinks=False, code_theme="ansi_dark")
             old.markup = _lines(self.text)
             old.parsed = _parser().parse(old.markup)
             await self.mount(Static(old, classes="message--old"), before=self.query_one(".message--tail"))

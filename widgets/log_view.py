@@ -26,6 +26,7 @@ LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
 RING_LINES = 20_000
 LONGEST_LINE = 10_000
 """Characters of one line that are shown; the rest is counted in a mark at its end."""
+_NARROWEST_TEXT = 10
 
 
 class LogLine(NamedTuple):
@@ -50,7 +51,7 @@ class LogView(ScrollView, can_focus=True):
     ]
     COMPONENT_CLASSES = {f"log-view--{name}" for name in (*LEVELS, "time", "source")}
     DEFAULT_CSS = """
-    LogView { width: 1fr; height: 1fr; }
+    LogView { width: 1fr; height: 1fr; overflow-y: scroll; }
     LogView > .log-view--time { color: $foreground-muted; }
     LogView > .log-view--source { color: $text-secondary; }
     LogView > .log-view--debug { color: $foreground-muted; }
@@ -70,6 +71,7 @@ class LogView(ScrollView, can_focus=True):
         self._first = 0  # the number of the oldest line kept; numbers grow by one a line and are never used again
         self._rows: list[tuple[int, int]] = []  # a row shows part p of line n
         self._widest = 0
+        self._wrap_width = 0  # the width the rows were laid out for, or 0 for unbroken lines
         self._level = 0
         self._needle = ""
         self._strips: LRUCache[tuple[int, int, int], Strip] = LRUCache(1_000)
@@ -157,7 +159,7 @@ class LogView(ScrollView, can_focus=True):
     def _add_rows(self, number: int, line: LogLine) -> None:
         if not self._passes(line):
             return
-        if self.wrap:
+        if self._wrap_width:
             self._rows += [(number, part) for part in range(len(_wrapped(line, self._text_width(line))))]
         else:
             self._rows.append((number, 0))
@@ -166,6 +168,7 @@ class LogView(ScrollView, can_focus=True):
     def _rebuild(self) -> None:
         self._rows.clear()
         self._widest = 0
+        self._wrap_width = max(1, self.size.width - self.styles.scrollbar_size_vertical) if self.wrap else 0
         for number, line in enumerate(self._lines, self._first):
             self._add_rows(number, line)
         self._resized(0)
@@ -182,7 +185,7 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
 
     def _text_width(self, line: LogLine) -> int:
-        return max(10, self.scrollable_content_region.width - len(_prefix(line)))
+        return max(_NARROWEST_TEXT, self._wrap_width - len(_prefix(line)))
 
     def render_line(self, y: int) -> Strip:
         """One row: time, level letter, source, text."""
@@ -190,7 +193,7 @@ class LogView(ScrollView, can_focus=True):
         if row >= len(self._rows):
             return Strip.blank(width, self.rich_style)
         number, part = self._rows[row]
-        key = (number, part, width if self.wrap else 0)
+        key = (number, part, self._wrap_width)
         strip = self._strips.get(key)
         if strip is None:
             strip = self._draw(self._lines[number - self._first], part)
@@ -203,7 +206,7 @@ class LogView(ScrollView, can_focus=True):
         def style(name: str) -> Style:
             return base + self.get_component_rich_style(f"log-view--{name}", partial=True)
 
-        text = _wrapped(line, self._text_width(line))[part] if self.wrap else _text(line)
+        text = _wrapped(line, self._text_width(line))[part] if self._wrap_width else _text(line)
         if part:
             return Strip([Segment(" " * len(_prefix(line)), base), Segment(text, style(line.level))])
         stamp, letter, source = _prefix_parts(line)

@@ -57,7 +57,7 @@ _COLUMNS = (
     _Column("state", 7, 8, lambda line, width: elide(one_line(line.state), width)),
     _Column("prompt", 7, 4, lambda line, width: units.count(line.prompt, width)),
     _Column("output", 11, 7, _progress),
-    _Column("age", 9, 3, lambda line, width: units.duration(line.age, width)),
+    _Column("age", 10, 3, lambda line, width: units.duration(line.age, width)),
     _Column("TTFT", 8, 5, lambda line, width: units.milliseconds(line.ttft, width)),
     _Column("TTL p99", 8, 6, lambda line, width: units.milliseconds(line.ttl_p99, width)),
     _Column("pages", 6, 6, lambda line, width: units.count(line.pages, width)),

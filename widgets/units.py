@@ -124,9 +124,8 @@ def _grouped(value: float, digits: int) -> str:
 
 def _forms(value: float, digits: int, unit: str, scale: str = "") -> Iterator[str]:
     """The texts of one number, from the usual to the shortest."""
-    least = 0.1**digits
-    if 0 < abs(value) < least / 2:
-        yield f"<{least:.{digits}f} {unit}".rstrip()
+    if value != 0 and float(f"{value:.{digits}f}") == 0:
+        yield f"<{0.1**digits:.{digits}f} {unit}".rstrip()
         return
     for places in range(digits, -1, -1):
         if places < digits and value != 0 and abs(value) < 0.95:

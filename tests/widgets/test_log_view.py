@@ -94,6 +94,19 @@ async def test_long_lines_scroll_sideways_or_wrap() -> None:
         assert app.view.max_scroll_x > 0
 
 
+async def test_wrapped_rows_follow_the_width_of_the_screen() -> None:
+    app = Shown()
+    async with app.run_test(size=(80, 10)) as pilot:
+        app.view.wrap = True
+        app.view.extend([LogLine(0.0, "info", "engine", " ".join(["word"] * 40))] * 20)
+        for width in (20, 200, 3, 1, 80):
+            await pilot.resize_terminal(width, 10)
+            await pilot.pause()
+            assert rows(app.view)
+        assert rows(app.view)[-1].endswith("word")
+        assert len([row for row in rows(app.view) if "engine" in row]) == 2
+
+
 async def test_an_endless_line_is_shortened_and_says_so() -> None:
     app = Shown()
     async with app.run_test(size=(40, 10)) as pilot:

@@ -146,6 +146,7 @@ def test_log_view(snap_compare: Snapshot, size: tuple[int, int], wrap: bool, mon
 
     async def prepare(pilot: Pilot[None]) -> None:
         view.wrap = wrap
+        await pilot.pause()
         view.extend(
             LogLine(1e9 + n, LEVELS[n % 4], "engine", f"line {n} [b] \x1b[31mred\x1b[0m \x00 " + "long " * (n % 5 * 10))
             for n in range(60)
