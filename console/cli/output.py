@@ -60,13 +60,10 @@ def import_progress(title: str, as_json: bool = False) -> Iterator[Callable[["Im
         task = bar.add_task(title, total=None)
 
         def show(step: "ImportProgress") -> None:
-            known = step.fraction is not None
-            bar.update(
-                task,
-                description=f"{title}: {step.phase}",
-                total=1.0 if known else None,
-                completed=step.fraction or 0.0,
-            )
+            # Just below the total: at it the bar would count as finished, and its clock would stop.
+            done = min(step.fraction or 0.0, 0.999)
+            total = 1.0 if step.fraction is not None else None
+            bar.update(task, description=f"{title}: {step.phase}", total=total, completed=done)
 
         yield show
 

@@ -7,6 +7,7 @@ parent is gone, and what was written is removed.
 """
 
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -110,10 +111,15 @@ def _copy_folder(source: Path, target: Path, report: Report) -> None:
 
 def _convert_gguf(source: Path, target: Path, dtype: str, architecture: str, report: Report) -> None:
     report("loading libraries", 0, 0)
+    import gguf
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
     from transformers.utils import logging
 
+    # transformers parses the file for config, weights and tokenizer each, and builds the name map once a submodule;
+    # once in all takes a third of the time.
+    gguf.GGUFReader = functools.cache(gguf.GGUFReader)
+    gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
     # transformers shows its progress in bars only; the one over the tensors doesn't go through its own hook.
     modeling_gguf_pytorch_utils.tqdm = lambda items, **_: _Watched(items, "dequantizing", report)
     logging.set_tqdm_hook(lambda _factory, positional, _: _Watched(positional[0], "loading", report))
