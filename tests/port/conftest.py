@@ -29,7 +29,7 @@ def model_folder() -> Path:
     if (folder := os.environ.get("LLMCONSOLE_TEST_MODEL")) is not None:
         return Path(folder)
     support: Any = importlib.import_module("tests.support")
-    return Path(support.test_model("float32"))
+    return Path(support.small_model("float32"))
 
 
 @dataclass
@@ -124,6 +124,7 @@ async def bare_port() -> AsyncIterator[Port]:
 def port_url(model_folder: Path) -> Iterator[str]:
     """The URL of our port on the real engine; the served model is called `stub-model` too."""
     command = [sys.executable, str(SERVE), str(model_folder), "--served-model-name", MODEL_NAME]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
         try:
             assert process.stdout is not None
