@@ -1,6 +1,6 @@
 """vLLM's own tests of its server, run against our port and against `vllm serve`, and where the two differ.
 
-    python -m benchmarks.conformance MODEL_FOLDER [-k EXPRESSION] [--ours COMMAND]
+    python -m benchmarks.conformance [--model FOLDER] [-k EXPRESSION]
 
 The tests are those of the installed version's source distribution, fetched into `.conformance/` with pip. Both servers
 serve the same model with the same flags, one after the other. Tests that want another model or other flags fail on
@@ -170,18 +170,21 @@ def differences(theirs: Results, ours: Results) -> list[str]:
 def main() -> None:
     """Fetch, run, compare, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("--model", type=Path, help="a model folder; default: the default model, in float32")
     parser.add_argument("-k", dest="expression", default="", help="pytest's selection of tests")
-    parser.add_argument("--ours", default=f"{sys.executable} tests/port/serve.py", help="serves MODEL --port N [flags]")
     options = parser.parse_args()
     import vllm
+
+    from tests.support import small_model
+
+    options.model = options.model or small_model("float32")
 
     fetch(vllm.__version__.partition("+")[0])
     files = test_files()
     served = ["--served-model-name", options.model.name, *model_names(files)]
     commands = {
         "vllm": [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(options.model)],
-        "ours": [*shlex.split(options.ours), str(options.model)],
+        "ours": [sys.executable, "-m", "console", "serve", "--model", str(options.model)],
     }
     outcomes: dict[str, Results] = {"vllm": {}, "ours": {}}
     again: list[str] = []

@@ -1,6 +1,6 @@
 """What a streamed token costs on our port and on vLLM's own server, over the same stub engine.
 
-    python -m benchmarks.port MODEL_FOLDER [--streams 64] [--tokens 500] [--rounds 5]
+    python -m benchmarks.port [--model FOLDER] [--streams 64] [--tokens 500] [--rounds 5]
 
 Both servers run all the time; rounds alternate between them, so that a noisy machine is noisy for both. In a round,
 `--streams` chat streams run at once, one token of each at every wake-up, as fast as the server can. CPU is the server
@@ -156,7 +156,7 @@ async def measure(server: Server, streams: int, tokens: int) -> None:
 
 def start(kind: str, model: str) -> Server:
     """Start a server process and wait until it listens."""
-    command = [sys.executable, "-m", "benchmarks.port", model, "--serve", kind]
+    command = [sys.executable, "-m", "benchmarks.port", "--model", model, "--serve", kind]
     process = psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     for line in process.stdout:
         if line.startswith("port "):
@@ -167,12 +167,16 @@ def start(kind: str, model: str) -> Server:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
+    parser.add_argument("--model", help="a model folder; default: the default model")
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--serve", choices=["ours", "vllm"])
     options = parser.parse_args()
+    if options.model is None:
+        from tests.support import small_model
+
+        options.model = str(small_model("float32"))
     if options.serve:
         uvloop.run(serve(options.serve, options.model))
         return
