@@ -8,7 +8,6 @@ import importlib.metadata
 import importlib.util
 import multiprocessing
 import os
-import tempfile
 from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -47,7 +46,8 @@ def prepare_environment(runtime_dir: Path) -> None:
     rpc = runtime_dir / "rpc"
     rpc.mkdir(mode=0o700, exist_ok=True)
     os.environ["VLLM_RPC_BASE_PATH"] = str(rpc)
-    tempfile.tempdir = str(runtime_dir)
+    # Where multiprocessing puts the forkserver's socket; its own choice is a folder that a killed host leaves behind.
+    multiprocessing.current_process()._config["tempdir"] = str(runtime_dir)  # type: ignore[attr-defined]
     defaults = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_COLOR": "0",
