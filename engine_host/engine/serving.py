@@ -69,6 +69,8 @@ class VllmServing:
     def __init__(self, app: Any, args: argparse.Namespace, endpoints: Mapping[str, _Endpoint]) -> None:
         self._app = app
         self._endpoints = endpoints
+        self._origins = frozenset(args.allowed_origins)
+        self._credentials = {"Access-Control-Allow-Credentials": "true"} if args.allow_credentials else {}
         self._api_keys = frozenset(key for key in (args.api_key or [envs.VLLM_API_KEY]) if key)
 
     @property
@@ -91,6 +93,12 @@ class VllmServing:
     def state(self) -> Any:
         """The namespace that vLLM's `init_app_state` has filled."""
         return self._app.state
+
+    def cors_headers(self, origin: str | None) -> dict[str, str]:
+        """See `engine_host.port.backend.Serving`; `--allowed-origins` says which origins are let in."""
+        if origin is None or not self._origins & {origin, "*"}:
+            return {}
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", **self._credentials}
 
     async def call(self, path: str, body: dict[str, Any], headers: Mapping[str, str]) -> JsonReply | StreamReply:
         """Serve one request on a path of `streaming_paths`.

@@ -35,6 +35,7 @@ HIDDEN_HEADERS = frozenset({"x-vllm-priority"})
 OPEN_PATHS = frozenset({"/health", "/ping", "/version"})
 """Answered without a key, for load balancers."""
 
+_LIVE_IDS: web.AppKey[set[str]] = web.AppKey("live_ids", set)
 _USABLE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -48,6 +49,7 @@ def make_app(
     `extra_routes` come first. `trusted` leaves out the API key check: for the Unix socket, which has its own.
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_identify, _openai_errors])
+    app[_LIVE_IDS] = set()
     port = _Port(host, trusted)
     app.add_routes(extra_routes)
     app.add_routes(
@@ -105,6 +107,7 @@ class _Port:
         self._in_progress += 1
         try:
             if request.path in serving.streaming_paths:
+                headers |= serving.cors_headers(request.headers.get("Origin"))
                 return await _stream_or_json(serving, request, body, headers)
             return await serve_asgi(serving.asgi, request, _cleaned(request, body), HIDDEN_HEADERS, headers)
         finally:
@@ -125,6 +128,9 @@ class _Port:
     def _refusal(self, request: web.Request, serving: Serving | None) -> web.Response | None:
         if self._trusted or serving is None or not serving.api_keys or request.path in OPEN_PATHS:
             return None
+        if request.method == "OPTIONS":
+            # A browser asks which origins are allowed before it sends the key.
+            return None
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         given = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
         if any(hmac.compare_digest(given.encode(), key.encode()) for key in serving.api_keys):
@@ -143,7 +149,7 @@ async def _stream_or_json(
     value = parse_object(request, body)
     reply = await serving.call(request.path, value, _visible_headers(request, headers))
     if isinstance(reply, JsonReply):
-        return from_json_reply(reply)
+        return from_json_reply(reply, headers)
     return await send_stream(request, reply, headers)
 
 
@@ -171,14 +177,18 @@ def _json(value: object) -> web.Response:
 async def _identify(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Give the request its id, send it back, and keep count of the connection."""
     given = request.headers.get(REQUEST_ID, "")
-    request_id = given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
+    live = request.app[_LIVE_IDS]
+    # Two requests at once under one id could not be told apart in the engine, nor aborted one by one.
+    request_id = given if _USABLE_ID.fullmatch(given) and given not in live else uuid.uuid4().hex
     request[_ID] = request_id
+    live.add(request_id)
     doorkeeper = request.app.get(DOORKEEPER)
     if doorkeeper is not None:
         doorkeeper.busy(request.protocol)
     try:
         response = await handler(request)
     finally:
+        live.discard(request_id)
         if doorkeeper is not None:
             doorkeeper.idle(request.protocol)
     if not response.prepared:

@@ -64,6 +64,9 @@ class Serving(Protocol):
     def asgi(self) -> AsgiApp:
         """vLLM's own application, with every route it has for this model."""
 
+    def cors_headers(self, origin: str | None) -> dict[str, str]:
+        """What a reply of `call` must say for a browser on a page of `origin` to hand it over; empty: it won't."""
+
     async def call(self, path: str, body: dict[str, Any], headers: Mapping[str, str]) -> JsonReply | StreamReply:
         """Serve one request. Never raises for a fault of the request or the engine: that is a `JsonReply` too."""
 

@@ -26,10 +26,10 @@ def error_response(
     )
 
 
-def from_json_reply(reply: JsonReply) -> web.Response:
-    """A serving class's whole reply as an aiohttp response."""
+def from_json_reply(reply: JsonReply, headers: dict[str, str]) -> web.Response:
+    """A serving class's whole reply as an aiohttp response, with `headers` beside its own."""
     return web.Response(
-        status=reply.status, body=reply.body, content_type="application/json", headers=dict(reply.headers)
+        status=reply.status, body=reply.body, content_type="application/json", headers={**reply.headers, **headers}
     )
 
 

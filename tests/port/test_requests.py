@@ -136,6 +136,29 @@ async def test_an_unusable_request_id_is_replaced(port: Port, given: str) -> Non
         assert (await response.json())["id"] == f"cmpl-{ours}"
 
 
+async def test_an_id_in_use_is_replaced(port: Port, gate: Any) -> None:
+    port.engine.pace = gate
+    headers = {"X-Request-Id": "twice"}
+    first = asyncio.create_task(port.post("/v1/completions", {"prompt": "hi"}, headers=headers))
+    await gate.reached.wait()
+    second = asyncio.create_task(port.post("/v1/completions", {"prompt": "hi"}, headers=headers))
+    gate.reached.clear()
+    await gate.reached.wait()
+    assert len({request_id for request_id, _, _ in port.engine.received}) == 2
+    for task in (first, second):
+        task.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("allowed", "origin", "header"), [({"*"}, "http://a", "http://a"), (set(), "http://a", None)])
+async def test_browsers_are_let_in_only_where_asked_for(
+    port: Port, monkeypatch: pytest.MonkeyPatch, allowed: set[str], origin: str, header: str | None
+) -> None:
+    monkeypatch.setattr(port.host.backend, "_origins", frozenset(allowed))
+    async with port.client.post("/v1/completions", json={"prompt": "hi"}, headers={"Origin": origin}) as response:
+        assert response.headers.get("Access-Control-Allow-Origin") == header
+
+
 async def test_the_gateway_sees_id_path_and_arrival(port: Port) -> None:
     seen: list[RequestContext | None] = []
 
