@@ -7,17 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from markdown_it import MarkdownIt
-from rich.markdown import Markdown as StaticMarkdown
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.content import Content
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Markdown, Static
+from textual.widgets import Static
 
 from widgets import units
-from widgets.open_block import OpenBlock
+from widgets.reply_body import ReplyBody
 from widgets.text import literal
 
 Reason = Literal["stop", "length", "stopped", "failed"]
@@ -26,10 +23,6 @@ FLUSH_SECONDS = 0.125
 """The shortest time between two updates of a streaming reply."""
 FLUSH_COST = 3
 """No update sooner than this many times the last one's duration, so that drawing never takes over the loop."""
-LONG_BLOCK = 4_000
-"""Characters from which on an open block is shown as plain text until it closes: it would be parsed whole each time."""
-TAIL_PART = 2_000
-
 _ENDS: dict[Reason, tuple[str, str]] = {
     "stop": ("", ""),
     "length": ("✂ cut off: length limit", "bold $text-warning"),
@@ -55,11 +48,6 @@ class ReplyStats:
         )
 
 
-def _parser() -> MarkdownIt:
-    """Markdown without HTML: a tag in a reply is text to be seen, not dropped."""
-    return MarkdownIt("gfm-like", {"html": False, "linkify": False})
-
-
 def _lines(text: str) -> str:
     return literal(text.replace("\r\n", "\n"))
 
@@ -71,8 +59,6 @@ class ChatMessage(Widget):
     ChatMessage { height: auto; width: 1fr; margin: 0 0 1 0; padding: 0 1; border-left: thick $panel; }
     ChatMessage Static { height: auto; width: 1fr; }
     ChatMessage .message--role { color: $foreground-muted; text-style: bold; }
-    ChatMessage .message--tail { padding: 0 2; height: auto; }
-    ChatMessage .message--old { padding: 0 2; }
     """
 
     def __init__(self, role: str, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
@@ -105,11 +91,7 @@ class UserMessage(ChatMessage):
 
 
 class AssistantMessage(ChatMessage):
-    """The model's reply: streaming Markdown, then its figures.
-
-    While it streams, closed blocks are Markdown and a very long open one continues as plain text. The end of the reply
-    draws all of it once more from its source, so that nothing of a half-open block stays and no token is missing.
-    """
+    """The model's reply: streaming Markdown (see `ReplyBody`), then its figures."""
 
     DEFAULT_CSS = """
     AssistantMessage { border-left: thick $secondary; }
@@ -119,10 +101,7 @@ class AssistantMessage(ChatMessage):
     def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__("assistant", text, id=id, classes=classes)
         self._new: list[str] = [text]
-        self._block = OpenBlock()
-        self._drawn = ""  # the text in visible characters, as far as it was drawn
-        self._shown = 0  # of it, how many characters were given to the Markdown widget
-        self._tail_start = 0  # where the last part of the plain tail begins
+        self._body = ReplyBody()
         self._timer: Timer | None = None
         self._last_cost = 0.0
         self._last_end = 0.0
@@ -130,15 +109,13 @@ class AssistantMessage(ChatMessage):
         self._finished = False
 
     def compose(self) -> ComposeResult:
-        """Who speaks, the reply, what of it is still plain, and its figures."""
+        """Who speaks, the reply, and its figures."""
         yield Static(Content(self.role), classes="message--role")
-        yield Markdown(parser_factory=_parser, open_links=False)
-        yield Vertical(classes="message--tail")
+        yield self._body
         yield Static("", classes="message--stats", markup=False)
 
     def on_mount(self) -> None:
         """Draw what came before there was a place for it."""
-        self.query_one(".message--tail").display = False
         self.query_one(".message--stats").display = False
         self._schedule()
 
@@ -157,10 +134,9 @@ class AssistantMessage(ChatMessage):
         self._finished = True
         async with self._lock:
             self._stop_timer()
-            await self.query_one(Markdown).update(_lines(self.text))
-            tail = self.query_one(".message--tail")
-            tail.display = False
-            await tail.remove_children()
+            await self._body.draw(_lines("".join(self._new)))
+            self._new.clear()
+            await self._body.finish()
         mark, style = _ENDS[reason]
         line = Content.assemble(
             (mark + (literal(error) if reason == "failed" else ""), style), "\n" if mark else "", str(stats)
@@ -170,16 +146,10 @@ class AssistantMessage(ChatMessage):
         figures.display = True
 
     async def collapse(self) -> None:
-        """Turn a finished message into one static widget, so that a long history stays cheap."""
+        """Turn a finished message into few static widgets, so that a long history stays cheap."""
         async with self._lock:
-            live = self.query(Markdown)
-            if not self._finished or not live:
-                return
-            old = StaticMarkdown("", hyperlinks=False, code_theme="ansi_dark")
-            old.markup = _lines(self.text)
-            old.parsed = _parser().parse(old.markup)
-            await self.mount(Static(old, classes="message--old"), before=self.query_one(".message--tail"))
-            await live.remove()
+            if self._finished:
+                await self._body.collapse()
 
     def _schedule(self) -> None:
         if self._timer is None and self.is_mounted and not self._finished and any(self._new):
@@ -200,45 +170,12 @@ class AssistantMessage(ChatMessage):
             piece = "".join(self._new)
             # A carriage return may be the first half of a line end.
             self._new = ["\r"] if piece.endswith("\r") else []
-            await self._draw(_lines(piece.removesuffix("\r")))
+            await self._body.draw(_lines(piece.removesuffix("\r")))
             self._last_end = time.monotonic()
             self._last_cost = self._last_end - started
             self._timer = None
         if any(text != "\r" for text in self._new):
             self._schedule()
-
-    async def _draw(self, piece: str) -> None:
-        """Show the next piece of visible text: as Markdown, or in the plain tail of a long open block."""
-        self._block.feed(piece)
-        self._drawn += piece
-        tail = self.query_one(".message--tail")
-        if len(self._drawn) - self._block.start <= LONG_BLOCK:
-            new, self._shown = self._drawn[self._shown :], len(self._drawn)
-            await self.query_one(Markdown).append(new)
-            if tail.display:
-                tail.display = False
-                await tail.remove_children()
-            return
-        if self._block.start > self._shown:
-            new, self._shown = self._drawn[self._shown : self._block.start], self._block.start
-            await self.query_one(Markdown).append(new)
-            await tail.remove_children()
-        await self._draw_tail(tail)
-
-    async def _draw_tail(self, tail: Widget) -> None:
-        """Show the rest as plain text, in parts of which only the last is laid out again as it grows."""
-        tail.display = True
-        if not tail.children:
-            self._tail_start = self._shown
-            await tail.mount(Static(markup=False))
-        text = self._drawn[self._tail_start :]
-        last = tail.query(Static).last()
-        if len(text) > TAIL_PART and (cut := text.rfind("\n")) >= 0:
-            last.update(Content(text[:cut]))
-            self._tail_start += cut + 1
-            last, text = Static(markup=False), text[cut + 1 :]
-            await tail.mount(last)
-        last.update(Content(text))
 
 
 if __name__ == "__main__":

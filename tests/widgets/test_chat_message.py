@@ -4,15 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
-from textual.widgets import Markdown
+from textual.widgets import Markdown, Static
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
-from widgets.chat_message import LONG_BLOCK, AssistantMessage, Reason, ReplyStats, UserMessage
+from widgets.chat_message import AssistantMessage, Reason, ReplyStats, UserMessage
 from widgets.open_block import OpenBlock
+from widgets.reply_body import LONG_BLOCK, LONGEST_MARKDOWN
 
 STATS = ReplyStats(ttft=0.082, ttl=0.031, tokens_per_second=31.2, tokens=412)
 REPLY = "# Title\n\nSome **bold** text with [1] and `code`.\n\n- one\n- two\n\n```python\nprint('hi')\n```\n\nThe end."
@@ -31,7 +32,12 @@ class Chat(App[None]):
 
 def blocks(message: AssistantMessage) -> list[str]:
     """The kinds of the top-level Markdown blocks."""
-    return [type(child).__name__ for child in message.query_one(Markdown).children]
+    return [type(child).__name__ for markdown in message.query(Markdown) for child in markdown.children]
+
+
+def sources(message: AssistantMessage) -> list[str]:
+    """The source of each Markdown section."""
+    return [markdown.source for markdown in message.query(Markdown)]
 
 
 async def test_a_stream_ends_as_the_same_markdown_as_the_whole_text(screen_text: Callable[[App[Any]], str]) -> None:
@@ -42,7 +48,7 @@ async def test_a_stream_ends_as_the_same_markdown_as_the_whole_text(screen_text:
         await app.message.finish(STATS)
         await pilot.pause()
         assert app.message.text == REPLY
-        assert app.message.query_one(Markdown).source == REPLY
+        assert sources(app.message) == [REPLY]
         assert blocks(app.message) == [
             "MarkdownH1",
             "MarkdownParagraph",
@@ -104,27 +110,54 @@ async def test_a_half_open_fence_leaves_no_trace() -> None:
         assert fence.code == "print(1)"
 
 
-async def test_a_very_long_open_block_is_plain_until_it_closes() -> None:
+@pytest.mark.parametrize("length", [LONG_BLOCK * 2, LONGEST_MARKDOWN * 2])
+async def test_a_very_long_block_is_plain_while_open_and_a_huge_one_stays_so(length: int) -> None:
     app = Chat()
     async with app.run_test(size=(60, 20)):
         message = app.message
-        message.append("```\n")
-        for number in range(LONG_BLOCK // 5):
-            message.append(f"line {number}\n")
-            if number % 100 == 0:
-                await message._flush()
-        await message._flush()
-        tail = message.query_one(".message--tail")
-        assert tail.display
-        assert len(message.query_one(Markdown).source) <= LONG_BLOCK
-        plain = "\n".join(str(part.render()) for part in tail.query("Static"))
-        assert message.query_one(Markdown).source + plain.rstrip("\n") in (message.text, message.text.rstrip("\n"))
-        message.append("```\n\nafter")
-        await message._flush()
-        assert not tail.display
-        assert blocks(message) == ["MarkdownFence", "MarkdownParagraph"]
+        code = "".join(f"line {number}\n" for number in range(length // 10))
+        for at in range(0, len(code), 500):
+            message.append(("before\n\n```\n" if at == 0 else "") + code[at : at + 500])
+            await message._flush()
+        plain = [str(part.render()) for part in message.query(".reply--plain").results(Static)]
+        assert "\n".join(plain).strip() == "```\n" + code.strip()
+        assert sources(message) == ["before\n\n"]
+        message.append("```\n\nafter *it*")
         await message.finish(STATS)
-        assert message.query_one(Markdown).source == message.text
+        fences = [fence.code for fence in message.query(MarkdownFence)]
+        if len(code) < LONGEST_MARKDOWN:
+            assert fences == [code.strip()]
+            assert not message.query(".reply--plain")
+        else:
+            assert fences == []
+            plain = [str(part.render()) for part in message.query(".reply--plain").results(Static)]
+            assert "\n".join(plain).strip() == "```\n" + code + "```"
+        assert sources(message)[-1].strip() == "after *it*"
+
+
+@given(text=st.text(st.sampled_from("ab \n`-#*|1."), max_size=400), size=st.integers(1, 50))
+@settings(max_examples=8, deadline=None)
+async def test_no_token_is_lost_however_the_text_is_made_and_cut(text: str, size: int) -> None:
+    app = Chat()
+    async with app.run_test(size=(60, 20)):
+        for at in range(0, len(text), size):
+            app.message.append(text[at : at + size])
+            await app.message._flush()
+        await app.message.finish(STATS)
+        assert app.message.text == text
+        assert "".join(sources(app.message)) == text
+
+
+async def test_a_long_reply_is_drawn_in_sections_that_add_up_to_it() -> None:
+    app = Chat()
+    async with app.run_test(size=(60, 20)):
+        text = "".join(f"Paragraph *{number}* of many words.\n\n" for number in range(600))
+        app.message.append(text)
+        await app.message.finish(STATS)
+        found = sources(app.message)
+        assert len(found) > 2
+        assert "".join(found) == text
+        assert max(map(len, found)) < LONGEST_MARKDOWN * 2
 
 
 async def test_tags_and_odd_line_ends_are_text_not_lost() -> None:
@@ -165,7 +198,7 @@ async def test_tokens_after_the_end_and_before_the_mount_do_no_harm() -> None:
         await app.message.finish(STATS)
         app.message.append("late")
         assert app.message.text == "early bird"
-        assert app.message.query_one(Markdown).source == "early bird"
+        assert sources(app.message) == ["early bird"]
 
 
 @given(
