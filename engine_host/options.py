@@ -11,10 +11,15 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 
 
+MAX_RUNTIME_BASE = 35
+"""Longest base of the runtime folder, in characters: below it come ours (36) and vLLM's socket names (36), and the
+system takes 107 bytes for the path of a Unix socket (unix(7))."""
+
+
 def _runtime_dir() -> Path:
-    """A short path (Unix socket names end at 107 bytes), private to the user, emptied by a reboot."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    if base and os.access(base, os.W_OK):
+    """A folder private to the user, emptied by a reboot, with a path short enough for sockets in it."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if base and len(base) <= MAX_RUNTIME_BASE and os.access(base, os.W_OK):
         return Path(base) / APP
     return Path("/tmp") / f"{APP}-{os.getuid()}"
 

@@ -54,15 +54,15 @@ def clear_leftovers(base: Path) -> list[str]:
 
 
 def _started(pid: int) -> int | None:
-    """Clock ticks from boot to the start of `pid` (field 22 of proc(5) stat), `None` if there is no such process.
+    """Clock ticks from boot to the start of `pid` (field 22 of proc(5) stat), `None` if it doesn't run.
 
-    Unlike a wall-clock start time it does not move when the clock is set.
+    Unlike a wall-clock start time it does not move when the clock is set. A zombie has ended.
     """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return int(stat.rpartition(")")[2].split()[19])
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _owner_lives(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from tests.support import small_model
 
 SMALL_ENGINE = ("--kv-cache-memory-bytes=134217728", "--max-model-len=512", "--max-num-seqs=4")
@@ -30,7 +32,8 @@ class Served:
 
     def __init__(self, home: Path, *arguments: str) -> None:
         self.port = free_port()
-        self.runtime = home / "run"
+        # Short: sockets lie in it.
+        self.runtime = Path(f"/tmp/llmc-{os.getpid()}")
         self.runtime.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "console", "serve", "--port", str(self.port), *arguments]
         environment = {**os.environ, "HOME": str(home), "XDG_RUNTIME_DIR": str(self.runtime), "HF_HUB_OFFLINE": "1"}
@@ -91,36 +94,44 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         served.process.kill()
         served.process.wait()
         psutil.wait_procs(family, timeout=10)
+        shutil.rmtree(served.runtime, ignore_errors=True)
+
+
+@pytest.fixture
+def no_model(tmp_path: Path) -> str:
+    """A folder without a model in it."""
+    (tmp_path / "no-model").mkdir()
+    return str(tmp_path / "no-model")
 
 
 def shared_memory() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if name.startswith(("psm_", "sem.mp-"))}
 
 
-def test_a_taken_port_ends_it_before_the_model_loads(serve: Serve) -> None:
+def test_a_taken_port_ends_it_before_the_model_loads(serve: Serve, no_model: str) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        served = serve("--port", str(port), "--model", "/nowhere")
+        served = serve("--port", str(port), "--model", no_model)
         events = [event["event"] for event in served.events()]
     assert served.process.wait(30) == 1
     assert any(str(port) in event and "use" in event for event in events)
-    assert not any("not found" in event for event in events)
+    assert not any("no-model" in event for event in events)
 
 
-def test_a_model_that_is_not_there_is_a_sentence_and_exit_code_1(serve: Serve) -> None:
-    served = serve("--model", "/nowhere/at/all")
+def test_a_folder_without_a_model_is_a_sentence_and_exit_code_1(serve: Serve, no_model: str) -> None:
+    served = serve("--model", no_model)
     errors = [event["event"] for event in served.events() if event["level"] == "error"]
     assert served.process.wait(60) == 1
-    assert any("/nowhere/at/all" in error for error in errors)
+    assert any("The model was not found" in error for error in errors)
     assert not any("Traceback" in error for error in errors)
 
 
 @pytest.mark.engine
-def test_killed_during_the_load_nothing_of_it_stays(serve: Serve) -> None:
+def test_killed_during_the_load_nothing_of_it_stays(serve: Serve, no_model: str) -> None:
     before = shared_memory()
-    served = serve("--model", str(small_model("float32")), *SMALL_ENGINE)
+    served = serve("--model", str(small_model("bfloat16")), *SMALL_ENGINE)
     served.wait_listening()
     status, headers = served.get("/v1/models")
     assert status == 503
@@ -135,7 +146,7 @@ def test_killed_during_the_load_nothing_of_it_stays(serve: Serve) -> None:
 
     folders = list((served.runtime / "llmconsole").iterdir())
     assert len(folders) == 1
-    next_one = serve("--model", "/nowhere")
+    next_one = serve("--model", no_model)
     next_one.wait_for("Cleared what an earlier run")
     assert not folders[0].exists()
 
@@ -144,7 +155,7 @@ def test_killed_during_the_load_nothing_of_it_stays(serve: Serve) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_told_to_end_it_leaves_nothing(serve: Serve, number: signal.Signals) -> None:
     before = shared_memory()
-    served = serve("--model", str(small_model("float32")), *SMALL_ENGINE)
+    served = serve("--model", str(small_model("bfloat16")), *SMALL_ENGINE)
     served.wait_for("The engine is ready")
     assert served.get("/health")[0] == 200
     family = served.family()
