@@ -2,6 +2,7 @@
 
 import mmap
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,9 @@ FREE, USED, CACHED = 0, 1, 2
 
 MAX_TRIES = 64
 """Attempts at an untorn snapshot: a write takes well under a tenth of a percent of the time between two."""
+
+FIRST_READ_PAUSE_S = 0.001
+"""Pause between the attempts of a first read, which has no earlier snapshot to fall back on."""
 
 # vLLM appends "-" and eight hexadecimal digits to the id it was given; n > 1 prepends the sequence's index and "_".
 _SUFFIX = re.compile(r"^(?:\d+_)?(.*?)-[0-9a-f]{8}$")
@@ -152,9 +156,14 @@ class FlightReader:
         return {name: row[name].item() for name in row.dtype.names or ()}
 
     def read_pages(self) -> PageMap:
-        """The latest whole snapshot; the one read before, where a writer kept tearing this one."""
+        """The latest whole snapshot; the one read before, where a writer kept tearing this one.
+
+        Before the first snapshot, or where the writer died in the middle of it, all pages are free and `taken` is 0.
+        """
         v = self._views
-        for _ in range(MAX_TRIES):
+        for attempt in range(MAX_TRIES):
+            if attempt and self._last is None:
+                time.sleep(FIRST_READ_PAUSE_S)
             before = int(v.pages["sequence"][0])
             if before % 2:
                 continue

@@ -117,8 +117,8 @@ class Views:
 
 
 def pair_capacity(blocks: int) -> int:
-    """Owner-block pairs there is room for: each block once, and as many again for shared prefixes."""
-    return 2 * blocks + 1024
+    """Owner-block pairs there is room for: each block twice, and 256 requests that share a prefix of 256 blocks."""
+    return 2 * blocks + 65_536
 
 
 def record_size(blocks: int) -> int:

@@ -88,29 +88,35 @@ class FlightWriter:
     ) -> None:
         """Publish a snapshot of the page map.
 
-        `refs` and `cached` have one entry a block; `owned` gives each request its block ids. `at` is the monotonic time
-        it was begun, from which its cost is told.
+        `refs` and `cached` have one entry a block; `owned` gives each request its block ids; the first to
+        list a shared one is its owner. Requests beyond the room of the tables are counted as unlisted. `at` is the
+        monotonic time the snapshot was begun, from which its cost is told.
         """
+        # All that takes time comes before the sequence lock: a reader meets it as rarely as can be.
         v = self._views
-        head = v.pages[0]
-        head["sequence"] += 1  # odd: being written
-        v.refs[:] = refs
-        v.cached[:] = cached
-        v.owner.fill(-1)
-        listed, start, unlisted = 0, 0, 0
-        capacity = len(v.pair_block)
+        names: list[bytes] = []
+        counts: list[int] = []
+        ids: list[NDArray[np.int32]] = []
+        unlisted, room = 0, len(v.pair_block)
         for request_id, blocks in owned:
-            end = start + len(blocks)
-            if listed == OWNER_SLOTS or end > capacity:
+            if len(names) == OWNER_SLOTS or len(blocks) > room:
                 unlisted += 1
                 continue
-            v.owner_ids[listed] = request_id.encode()[:OWNER_BYTES]
-            if end > start:
-                v.pair_block[start:end] = blocks
-                v.pair_owner[start:end] = listed
-                v.owner[v.pair_block[start:end]] = listed
-            listed, start = listed + 1, end
-        head["owners"], head["pairs"], head["unlisted"] = listed, start, unlisted
+            room -= len(blocks)
+            names.append(request_id.encode()[:OWNER_BYTES])
+            counts.append(len(blocks))
+            ids.append(np.asarray(blocks, np.int32))
+        pair_block = np.concatenate(ids) if ids else np.empty(0, np.int32)
+        pair_owner = np.repeat(np.arange(len(names), dtype=np.int32), counts)
+        owner = np.full(len(v.owner), -1, np.int32)
+        # Backwards: of a shared page's owners the first listed stays.
+        owner[pair_block[::-1]] = pair_owner[::-1]
+        head, pairs = v.pages[0], len(pair_block)
+        head["sequence"] += 1  # odd: being written
+        v.refs[:], v.cached[:], v.owner[:] = refs, cached, owner
+        v.owner_ids[: len(names)] = names
+        v.pair_block[:pairs], v.pair_owner[:pairs] = pair_block, pair_owner
+        head["owners"], head["pairs"], head["unlisted"] = len(names), pairs, unlisted
         head["time"] = at
         head["taken"] += 1
         head["cost"] = time.monotonic() - at

@@ -1,0 +1,200 @@
+"""Reads the inside of vLLM's scheduler and writes it to the flight record.
+
+What of vLLM's it needs stands in this file and in `scheduler`, and a test names each.
+A fault in the recorder switches the recorder off; it never reaches the engine.
+"""
+
+import logging
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_host.flight.budget import SnapshotBudget
+from engine_host.flight.writer import FlightWriter, Knobs
+
+logger = logging.getLogger("vllm.llmconsole")
+
+
+class FlightRecorder:
+    """Records one scheduler. `lock` is held while the scheduler works, and while anything here is called.
+
+    The lock is there for one case: the last change before the engine falls idle, when the share of time is spent. No
+    step follows that could record it, so a timer does once the share allows.
+    """
+
+    def __init__(self, scheduler: Any, settings: Mapping[str, Any]) -> None:
+        rank = scheduler.vllm_config.parallel_config.data_parallel_index
+        cache = scheduler.kv_cache_manager
+        self.lock = threading.RLock()
+        self._scheduler = scheduler
+        self._pool = cache.block_pool
+        self._managers = [each for each in cache.coordinator.single_type_managers if each.block_pool is self._pool]
+        self._off = False
+        self._pending: deque[tuple[float, float, float, int, int, int, int]] = deque()
+        self._finished = 0
+        self._changed = False
+        self._steps_unshown = 0
+        self._timer: threading.Timer | None = None
+        blocks = len(self._pool.blocks)
+        self._writer = FlightWriter(
+            Path(settings["flight_path"] + (f".{rank}" if rank else "")),
+            engine_id=settings["engine_id"],
+            blocks=blocks,
+            block_size=scheduler.block_size,
+            page_bytes=_page_bytes(scheduler.kv_cache_config),
+        )
+        self._writer.write_knobs(_knobs(scheduler, settings["snapshot_hz"]))
+        self._budget = SnapshotBudget(settings["snapshot_hz"], time.monotonic())
+        self._snapshot()
+
+    def guard(self, action: Callable[..., None], *args: Any) -> None:
+        """Run one of the methods below. Should it fail: log why, mark the record as stopped, do nothing any more."""
+        if self._off:
+            return
+        try:
+            action(self, *args)
+        except Exception:
+            logger.exception("The flight record has stopped; the engine goes on without it.")
+            self.stop()
+
+    def scheduled(self, began: float, output: Any) -> None:
+        """A step was scheduled; `output` is vLLM's `SchedulerOutput`."""
+        ended = time.monotonic()
+        if self._budget.due(ended):
+            self._snapshot()
+        if output.total_num_scheduled_tokens:
+            prefill = prefill_tokens(output)
+            decode = output.total_num_scheduled_tokens - prefill
+            preempted, budget = len(output.preempted_req_ids or ()), self._scheduler.max_num_scheduled_tokens
+            self._pending.append((began, ended, time.monotonic(), prefill, decode, preempted, budget))
+
+    def updated(self, began: float, output: Any) -> None:
+        """The scheduler took in what the step of `output` produced."""
+        ended = time.monotonic()
+        scheduler = self._scheduler
+        # Steps come back in the order they were scheduled, also where several are on their way.
+        if output.total_num_scheduled_tokens and self._pending:
+            step, scheduled, executing, prefill, decode, preempted, budget = self._pending.popleft()
+            self._writer.write_step(
+                step,
+                (scheduled - step, began - executing, ended - began),
+                (prefill, decode),
+                (*scheduler.get_request_counts(), preempted, self._finished),
+                budget,
+                self._used_blocks(),
+            )
+            self._finished = 0
+            self._steps_unshown += 1
+        # With nothing left to run (or all of it paused) this may have been the last step for long.
+        if self._changed or (scheduler.get_num_unfinished_requests() == 0 and self._outdated()):
+            self.changed()
+
+    def ended(self) -> None:
+        """A request ended. The step in which it did, or the call, shows its pages afterwards."""
+        self._finished += 1
+        self._changed = True
+
+    def changed(self) -> None:
+        """Something ended, was paused or was cleared: show it at once if the share allows, else as soon as it does."""
+        self._changed = True
+        wait = self._budget.wait(time.monotonic())
+        if wait == 0:
+            self._snapshot()
+        elif self._timer is None:
+            self._timer = threading.Timer(wait, self._late)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def stop(self) -> None:
+        """Mark the record as past, and write no more."""
+        self._off = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._writer.stop()
+
+    def _late(self) -> None:
+        with self.lock:
+            self._timer = None
+            if self._changed:
+                # A step may have taken a snapshot meanwhile and spent what this was waiting for: then wait again.
+                self.guard(FlightRecorder.changed)
+
+    def _snapshot(self) -> None:
+        began = time.monotonic()
+        refs, cached = block_states(self._pool.blocks)
+        self._writer.write_pages(refs, cached, owned_blocks(self._managers), began)
+        self._changed = False
+        self._steps_unshown = 0
+        self._used_shown = self._used_blocks()
+        self._budget.charge(began, time.monotonic())
+
+    def _outdated(self) -> bool:
+        return self._steps_unshown > 0 or self._used_blocks() != self._used_shown
+
+    def _used_blocks(self) -> int:
+        used: int = self._pool.num_gpu_blocks - 1 - self._pool.get_num_free_blocks()
+        return used
+
+
+def block_states(blocks: Sequence[Any]) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
+    """Reference count and whether its content is findable, for each of vLLM's blocks.
+
+    Counts saturate at 65 535; that of the null block is not kept by vLLM, and may be negative.
+    """
+    # One pass, and attributes rather than properties: this is most of a snapshot's cost.
+    packed = np.fromiter([b.ref_cnt * 2 + (b._block_hash is not None) for b in blocks], np.int32, len(blocks))
+    return np.clip(packed >> 1, 0, 65535).astype(np.uint16), (packed & 1).astype(np.uint8)
+
+
+def owned_blocks(managers: Iterable[Any]) -> list[tuple[str, Sequence[int]]]:
+    """Each request's block ids over all cache groups, without the null block."""
+    owned: dict[str, array[int]] = {}
+    for manager in managers:
+        for request_id, blocks in manager.req_to_blocks.items():
+            ids = array("i", [number for block in blocks if (number := block.block_id)])
+            owned[request_id] = owned[request_id] + ids if request_id in owned else ids
+    return list(owned.items())
+
+
+def prefill_tokens(output: Any) -> int:
+    """Tokens of a step that belong to prompts, by vLLM's own rule: the request has produced nothing yet.
+
+    A request that was preempted after its first token and is computed again counts as decode there, and so here.
+    """
+    scheduled = output.num_scheduled_tokens
+    tokens = sum(scheduled[request.req_id] for request in output.scheduled_new_reqs)
+    cached = output.scheduled_cached_reqs
+    if 0 in cached.num_output_tokens:
+        for request_id, produced in zip(cached.req_ids, cached.num_output_tokens, strict=True):
+            if produced == 0:
+                tokens += scheduled[request_id]
+    return int(tokens)
+
+
+def _page_bytes(config: Any) -> int | None:
+    """Bytes of a block over all layers, on one device."""
+    # Every tensor is a part of one allocation, and says the size of that.
+    sizes = [tensor.size for tensor in config.kv_cache_tensors if not tensor.host_resident]
+    return sizes[0] // config.num_blocks if sizes else None
+
+
+def _knobs(scheduler: Any, snapshot_hz: float) -> Knobs:
+    config = scheduler.scheduler_config
+    return Knobs(
+        token_budget=scheduler.max_num_scheduled_tokens,
+        token_budget_ceiling=config.max_num_batched_tokens,
+        max_active=scheduler.max_num_active_reqs,
+        max_active_ceiling=config.max_num_seqs,
+        long_prefill_threshold=config.long_prefill_token_threshold,
+        watermark_blocks=scheduler.kv_cache_manager.watermark_blocks,
+        chunked_prefill=config.enable_chunked_prefill,
+        policy=scheduler.policy.value,
+        snapshot_hz=snapshot_hz,
+    )

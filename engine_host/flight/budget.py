@@ -1,0 +1,42 @@
+"""How often a snapshot of the page map may be taken."""
+
+SHARE = 0.01
+"""Most of a core's time that snapshots may take: what the flight record is allowed to cost the engine."""
+
+BURST_S = 0.02
+"""Snapshot time that can be saved up, in seconds: a few ends in a row are shown at once, and then the share holds."""
+
+MAX_HZ = 10.0
+"""Most periodic snapshots a second: no screen is drawn more often."""
+
+
+class SnapshotBudget:
+    """Allows `hz` periodic snapshots a second, and any number for events, as long as all stay within `SHARE`.
+
+    Time not spent is saved up to `BURST_S`, or to the cost of one snapshot where that is more. All times are seconds
+    of one monotonic clock.
+    """
+
+    def __init__(self, hz: float, now: float) -> None:
+        self._interval = 1 / min(hz, MAX_HZ)
+        self._cost = 0.0
+        self._credit = BURST_S
+        self._credited = now
+        self._taken = now
+
+    def wait(self, now: float) -> float:
+        """Seconds until the share allows another snapshot; 0 if it does now."""
+        earned = (now - self._credited) * SHARE
+        self._credit = min(self._credit + earned, max(BURST_S, self._cost))
+        self._credited = now
+        return max(0.0, self._cost - self._credit) / SHARE
+
+    def due(self, now: float) -> bool:
+        """Whether it's time for a periodic snapshot."""
+        return now - self._taken >= self._interval and self.wait(now) == 0
+
+    def charge(self, began: float, ended: float) -> None:
+        """Account for a snapshot; the next is expected to cost as much."""
+        self._taken = ended
+        self._cost = ended - began
+        self._credit -= self._cost
