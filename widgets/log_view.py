@@ -163,7 +163,7 @@ class LogView(ScrollView, can_focus=True):
             self._rows += [(number, part) for part in range(len(_wrapped(line, self._text_width(line))))]
         else:
             self._rows.append((number, 0))
-            self._widest = max(self._widest, len(_prefix(line)) + cell_len(_text(line)))
+            self._widest = max(self._widest, _prefix_width(line) + cell_len(_text(line)))
 
     def _rebuild(self) -> None:
         self._rows.clear()
@@ -185,7 +185,7 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
 
     def _text_width(self, line: LogLine) -> int:
-        return max(_NARROWEST_TEXT, self._wrap_width - len(_prefix(line)))
+        return max(_NARROWEST_TEXT, self._wrap_width - _prefix_width(line))
 
     def render_line(self, y: int) -> Strip:
         """One row: time, level letter, source, text."""
@@ -208,7 +208,7 @@ class LogView(ScrollView, can_focus=True):
 
         text = _wrapped(line, self._text_width(line))[part] if self._wrap_width else _text(line)
         if part:
-            return Strip([Segment(" " * len(_prefix(line)), base), Segment(text, style(line.level))])
+            return Strip([Segment(" " * _prefix_width(line), base), Segment(text, style(line.level))])
         stamp, letter, source = _prefix_parts(line)
         return Strip(
             [
@@ -222,12 +222,15 @@ class LogView(ScrollView, can_focus=True):
 
 def _prefix_parts(line: LogLine) -> tuple[str, str, str]:
     stamp = clock.strftime("%H:%M:%S ", clock.localtime(line.time))
-    source = one_line(line.source)
-    return stamp, f"{line.level[0].upper()} ", source.ljust(9)[:24] + " "
+    return stamp, f"{line.level[0].upper()} ", _source(line)
 
 
-def _prefix(line: LogLine) -> str:
-    return "".join(_prefix_parts(line))
+def _source(line: LogLine) -> str:
+    return one_line(line.source).ljust(9)[:24] + " "
+
+
+def _prefix_width(line: LogLine) -> int:
+    return len("00:00:00 I ") + cell_len(_source(line))
 
 
 def _text(line: LogLine) -> str:

@@ -66,3 +66,11 @@ class Meter(Widget):
         return Content.assemble(
             (label, "$foreground-muted"), gap, (drawn, "$primary"), (text, "bold"), (note, "$foreground-muted")
         )
+
+
+if __name__ == "__main__":
+    from widgets.demo import Demo
+
+    meter = Meter("memory")
+    meter.set(0.65, "91 / 141 GB")
+    Demo(meter).run()

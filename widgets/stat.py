@@ -65,3 +65,11 @@ class Stat(Widget):
             "  " if trend else "",
             (trend, "$primary"),
         )
+
+
+if __name__ == "__main__":
+    from widgets.demo import Demo
+
+    stat = Stat("TTFT")
+    stat.set("82 ms", "p99 240 ms", trend=[3, 5, 2, None, 8, 9, 4] * 5)
+    Demo(stat).run()

@@ -78,3 +78,11 @@ class StatusBar(Widget):
         if self._right and cell_len(full) + 2 + cell_len(self._right) <= width:
             parts.append((self._right.rjust(width - used), "$foreground-muted"))
         return Content.assemble(*parts)
+
+
+if __name__ == "__main__":
+    from widgets.demo import Demo
+
+    status_bar = StatusBar()
+    status_bar.set_segments([Segment("SmolLM2"), Segment("balanced"), Segment("● ready", "●", priority=1)], "14:03:22")
+    Demo(status_bar).run()
