@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.exception_handling.handlers.validation import validation_exception_handler
 from vllm.entrypoints.serve.utils.orca_metrics import metrics_header
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
+from vllm.parser import ParserManager
 
 from engine_host.engine import fast_lane
 from engine_host.engine.streams import (
@@ -33,6 +35,8 @@ from engine_host.engine.streams import (
     raise_generation_error,
 )
 from engine_host.port.backend import AsgiApp, JsonReply, StreamReply
+
+log = logging.getLogger(__name__)
 
 _LOAD_FORMAT_HEADER = "endpoint-load-metrics-format"
 _RESPONSES_PREAMBLE = ("event: response.created\n", "event: response.in_progress\n")
@@ -133,9 +137,27 @@ async def build_serving(engine_client: Any, args: argparse.Namespace) -> VllmSer
     `args` come from `parse_serve_args`. Raises what vLLM raises, as for a chat template that can't be read.
     """
     tasks = await engine_client.get_supported_tasks()
+    if args.auto_parsers:
+        _drop_unfit_parsers(engine_client, args)
     app = build_app(args, tasks, engine_client.model_config)
     await init_app_state(engine_client, app.state, args, tasks)
     return VllmServing(app, args, _endpoints(app.state, args) if "generate" in tasks else {})
+
+
+def _drop_unfit_parsers(engine_client: Any, args: argparse.Namespace) -> None:
+    """Go on without the parsers that were chosen for the model, should its tokenizer lack what they look for."""
+    try:
+        ParserManager.get_parser(
+            tool_parser_name=args.tool_call_parser,
+            reasoning_parser_name=args.reasoning_parser,
+            enable_auto_tools=args.enable_auto_tool_choice,
+            model_name=args.model,
+            tokenizer=engine_client.renderer.tokenizer,
+        )
+    except Exception as error:
+        log.warning("the parsers chosen for this model don't fit it, so that its tool calls stay text: %s", error)
+        args.tool_call_parser, args.reasoning_parser, args.enable_auto_tool_choice = None, "", False
+        args.structured_outputs_config.reasoning_parser = ""
 
 
 def _endpoints(state: Any, args: argparse.Namespace) -> dict[str, _Endpoint]:

@@ -1,7 +1,6 @@
 """Serving a request through vLLM's own FastAPI application, for the routes that need no care of ours."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -107,7 +106,8 @@ class _Exchange:
         headers = {name: value for name, value in self._reply_headers if name.lower() not in _HOP_HEADERS}
         headers.update(self._headers)
         body = bytes(self._whole)
-        if self._status >= 400 and (ours := dressed(self._status, self._content_type(), body)) is not None:
+        asked = f"{self._request.method} {self._request.path}"
+        if self._status >= 400 and (ours := dressed(self._status, self._content_type(), body, asked)) is not None:
             headers["content-type"] = "application/json"
             body = ours
         return web.Response(status=self._status, body=body, headers=headers)
@@ -117,6 +117,3 @@ class _Exchange:
 
     def _is_stream(self) -> bool:
         return self._status == 200 and self._content_type().startswith("text/event-stream")
-
-
-Receive = Callable[[], Awaitable[Message]]

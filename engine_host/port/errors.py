@@ -33,13 +33,17 @@ def from_json_reply(reply: JsonReply, headers: dict[str, str]) -> web.Response:
     )
 
 
-def dressed(status: int, content_type: str, body: bytes) -> bytes | None:
-    """An error body of another shape (FastAPI's `detail`, plain text) as OpenAI's; `None` where it already is one."""
+def dressed(status: int, content_type: str, body: bytes, asked: str) -> bytes | None:
+    """An error body of another shape (FastAPI's `detail`, plain text) as OpenAI's; `None` where it already is one.
+
+    `asked`, the method and path, is added where the error says no more than its status.
+    """
     try:
         value = msgspec.json.decode(body) if "json" in content_type else None
     except msgspec.DecodeError:
         value = None
     if isinstance(value, dict) and isinstance(value.get("error"), dict):
         return None
+    phrase = HTTPStatus(status).phrase
     detail = value.get("detail", value.get("error")) if isinstance(value, dict) else None
-    return error_body(status, detail if isinstance(detail, str) else HTTPStatus(status).phrase)
+    return error_body(status, detail if isinstance(detail, str) and detail != phrase else f"{phrase}: {asked}")

@@ -83,7 +83,12 @@ async def test_a_json_schema_is_kept_to(client: openai.AsyncOpenAI) -> None:
 
 
 async def test_a_named_tool_is_called(client: openai.AsyncOpenAI) -> None:
-    parameters = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
+    parameters: dict[str, object] = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "maximum": 9}},
+        "required": ["n"],
+    }
+    parameters["additionalProperties"] = False
     reply = await client.chat.completions.create(
         model=MODEL,
         messages=MESSAGES,

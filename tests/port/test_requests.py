@@ -70,7 +70,7 @@ async def test_health_says_why(port: Port) -> None:
 async def test_unknown_routes(port: Port, method: str, path: str, status: int) -> None:
     async with port.client.request(method, path) as response:
         assert response.status == status
-        check_openai_error(await response.json(), status)
+        assert path in check_openai_error(await response.json(), status)
 
 
 BAD_BODIES = {
