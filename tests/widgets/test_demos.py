@@ -20,6 +20,7 @@ WIDGETS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize("name", WIDGETS)
 async def test_a_demo_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Demo] = []
