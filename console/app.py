@@ -44,7 +44,7 @@ def _log() -> Screen[None]:
     return LogScreen()
 
 
-class ConsoleApp(App[None]):
+class ConsoleApp(App[None], inherit_bindings=False):
     """The operator's console of one host.
 
     Data flows one way: the app asks the host for a snapshot a few times a second and sets `snapshot`; the screen on
@@ -57,15 +57,18 @@ class ConsoleApp(App[None]):
     DEFAULT_MODE = "engine"
     # A digit types itself where text is typed; the function key works there too.
     BINDINGS = [
-        Binding("0,f10", "switch_mode('engine')", "Engine", id="mode.engine", tooltip="State, start and port"),
+        Binding("0,f10", "switch_mode('engine')", "Engine", id="mode.engine", show=False, tooltip="State and port"),
         Binding("1,f1", "switch_mode('overview')", "Overview", id="mode.overview", tooltip="What the engine is doing"),
         Binding("2,f2", "switch_mode('chat')", "Chat", id="mode.chat", tooltip="Talk to the model"),
         Binding("3,f3", "switch_mode('log')", "Log", id="mode.log", tooltip="What host and engine print"),
-        Binding("question_mark,f12", "help", "Help", id="help", key_display="?", tooltip="All keys of this screen"),
-        Binding("q,ctrl+q", "quit", "Quit", id="quit", tooltip="Stop the engine and leave"),
+        Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="All keys of this screen"),
+        Binding("f12", "help", "Help", id="help.always", tooltip="All keys of this screen"),
+        Binding("q", "quit", "Quit", id="quit", tooltip="Stop the engine and leave"),
+        Binding("ctrl+q", "quit", "Quit", id="quit.always", priority=True, tooltip="Stop the engine and leave"),
+        Binding("ctrl+c", "help_quit", "How to quit", id="quit.hint", show=False, system=True),
     ]
 
-    snapshot: reactive[Snapshot | None] = reactive(None, init=False)
+    snapshot: reactive[Snapshot | None] = reactive(None, init=False, always_update=True)
     """The last answer of the host."""
     problem: reactive[str] = reactive("", init=False)
     """Why the host doesn't answer now, in a sentence; empty while it does."""
@@ -78,6 +81,7 @@ class ConsoleApp(App[None]):
         host_alive: Callable[[], bool] = lambda: True,
         notice: str = "",
         live: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`connect` is called once, after the first paint; `host_alive` tells whether the host process still runs;
         `notice` is said at the start; a console that isn't `live` asks the host only when `poll()` is called."""
@@ -88,6 +92,7 @@ class ConsoleApp(App[None]):
         self._host_alive = host_alive
         self._notice = notice
         self._live = live
+        self._clock = clock
         self._seen_ready = False
         self._refused_since: float | None = None
         for theme in THEMES:
@@ -146,8 +151,9 @@ class ConsoleApp(App[None]):
         if not gone or self.snapshot is None:
             self._refused_since = None  # not up yet, or only slow
             return
-        now = time.monotonic()
-        self._refused_since = self._refused_since or now
+        now = self._clock()
+        if self._refused_since is None:
+            self._refused_since = now
         if now - self._refused_since > GONE_AFTER_S:
             self._leave_without_host()
 

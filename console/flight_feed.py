@@ -21,12 +21,13 @@ STEPS_KEPT = 1_000
 class FlightView:
     """What the record shows now. `pages` is `None`, and `problem` the reason, where it can't be read.
 
-    `prefill` and `decode` are tokens of the last steps, oldest first.
+    `prefill` and `decode` are tokens of the last steps, oldest first; `budget` is the token budget of the latest.
     """
 
     pages: PageMap | None
-    prefill: NDArray[np.int64]
-    decode: NDArray[np.int64]
+    prefill: NDArray[np.uint32]
+    decode: NDArray[np.uint32]
+    budget: int | None
     problem: str = ""
 
 
@@ -36,9 +37,10 @@ class FlightFeed:
     def __init__(self) -> None:
         self._opened: tuple[str, int] | None = None
         self._reader: FlightReader | None = None
-        self._last_step = -1
-        self._prefill = np.zeros(0, np.int64)
-        self._decode = np.zeros(0, np.int64)
+        self._last_step = 0
+        self._prefill = np.zeros(0, np.uint32)
+        self._decode = np.zeros(0, np.uint32)
+        self._budget: int | None = None
 
     def read(self, path: str) -> FlightView:
         """Read the record at `path`, opening it anew when it's another file than before."""
@@ -46,30 +48,24 @@ class FlightFeed:
             pages = self._read(path)
         except Exception as error:
             # Whatever is wrong with the file, the panel says so and the console goes on.
-            self.close()
-            return FlightView(None, self._prefill, self._decode, _sentence(error))
-        return FlightView(pages, self._prefill, self._decode)
-
-    def close(self) -> None:
-        """Let go of the record."""
-        if self._reader is not None:
-            self._reader.close()
-        self._reader, self._opened = None, None
+            self._reader = self._opened = None
+            return FlightView(None, self._prefill, self._decode, None, _sentence(error))
+        return FlightView(pages, self._prefill, self._decode, self._budget)
 
     def _read(self, path: str) -> PageMap:
         from engine_host.api.flight import FlightReader
 
         identity = (path, os.stat(path).st_ino)
         if self._reader is None or identity != self._opened:
-            self.close()
-            self._last_step = -1
-            self._prefill = self._decode = np.zeros(0, np.int64)
+            self._last_step = 0
+            self._prefill = self._decode = np.zeros(0, np.uint32)
             self._reader, self._opened = FlightReader(path), identity
         steps = self._reader.read_steps(self._last_step)
         if len(steps):
-            self._last_step = int(steps.sequence[-1])
-            self._prefill = np.concatenate([self._prefill, steps.prefill_tokens])[-STEPS_KEPT:]
-            self._decode = np.concatenate([self._decode, steps.decode_tokens])[-STEPS_KEPT:]
+            self._last_step = int(steps.number[-1])
+            self._prefill = np.concatenate([self._prefill, steps.prefill])[-STEPS_KEPT:]
+            self._decode = np.concatenate([self._decode, steps.decode])[-STEPS_KEPT:]
+            self._budget = int(steps.budget[-1]) or None
         return self._reader.read_pages()
 
 

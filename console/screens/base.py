@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 MIN_WIDTH = 60
 MIN_HEIGHT = 16
+ROOMY_WIDTH = 110
+"""Cells from which the footer has room for everything."""
 
 
 class HostScreen(Screen[None]):
     """A mode of the console. Subclasses fill `compose_body` and `show_snapshot`."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (MIN_WIDTH, "-narrow"), (110, "-wide"), (170, "-broad")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (MIN_WIDTH, "-narrow"), (ROOMY_WIDTH, "-wide"), (170, "-broad")]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (32, "-tall")]
 
     DEFAULT_CSS = """
@@ -72,6 +74,9 @@ class HostScreen(Screen[None]):
         size = f"{event.size.width}×{event.size.height}"
         hint = f"The terminal is too small: {size}.\nThe console needs {MIN_WIDTH}×{MIN_HEIGHT}."
         self.query_one("#too-small", Static).update(Content(hint))
+        footer = self.query_one(Footer)
+        footer.compact = event.size.width < ROOMY_WIDTH
+        footer.show_command_palette = event.size.width >= ROOMY_WIDTH
 
     def _refresh_from_app(self) -> None:
         if self.app.current_mode is None or self not in self.app.screen_stack or not self.is_mounted:

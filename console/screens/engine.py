@@ -14,7 +14,7 @@ from console.screens.base import HostScreen
 from console.status import PHASE_NAMES, state_text
 from engine_host.api.contract import HostError, HostUnreachable
 from engine_host.api.types import PHASES, CommandReply, EngineState, PortCommand, Snapshot, StartCommand
-from widgets import units
+from widgets import palette, units
 from widgets.meter import Meter
 from widgets.text import literal
 
@@ -34,6 +34,15 @@ class EngineScreen(HostScreen):
     def compose_body(self) -> ComposeResult:
         """A column in the middle."""
         with Center(), VerticalScroll(id="column", can_focus=False):
+            with Vertical(id="port-form", classes="panel") as port:
+                port.border_title = "Port"
+                yield Static("", id="port-problem", markup=False)
+                with Horizontal(classes="field"):
+                    yield Label("address")
+                    yield Input(placeholder="127.0.0.1:8001", id="address", select_on_focus=True, compact=True)
+                with Horizontal(classes="field"):
+                    yield Label("")
+                    yield Button("Use this address", id="use-port", variant="primary", compact=True)
             with Vertical(id="start", classes="panel") as start:
                 start.border_title = "Engine"
                 yield Static("Connecting to the host …", id="headline", markup=False)
@@ -45,22 +54,13 @@ class EngineScreen(HostScreen):
                 yield Static("", id="hint", classes="muted", markup=False)
                 with Horizontal(classes="field"):
                     yield Label("model")
-                    yield Select[str]([], id="model", allow_blank=True, prompt="the same model")
+                    yield Select[str]([], id="model", allow_blank=True, prompt="the same model", compact=True)
                 with Horizontal(classes="field"):
                     yield Label("profile")
-                    yield Select[str]([], id="profile", allow_blank=True, prompt="the same profile")
+                    yield Select[str]([], id="profile", allow_blank=True, prompt="the same profile", compact=True)
                 with Horizontal(classes="field"):
                     yield Label("")
-                    yield Button("Start", id="start-engine", variant="primary")
-            with Vertical(id="port-form", classes="panel") as port:
-                port.border_title = "Port"
-                yield Static("", id="port-problem", markup=False)
-                with Horizontal(classes="field"):
-                    yield Label("address")
-                    yield Input(placeholder="127.0.0.1:8001", id="address", select_on_focus=True)
-                with Horizontal(classes="field"):
-                    yield Label("")
-                    yield Button("Use this address", id="use-port", variant="primary")
+                    yield Button("Start", id="start-engine", variant="primary", compact=True)
             with Vertical(id="facts-panel", classes="panel") as facts:
                 facts.border_title = "Serving"
                 yield Static("", id="facts", markup=False)
@@ -106,6 +106,7 @@ class EngineScreen(HostScreen):
     def _show_failure(self, state: EngineState) -> None:
         broken = state.name in ("failed", "stopped")
         self.query_one("#failure").display = broken
+        self.query_one("#start").display = not broken
         if not broken:
             self._offered = False
             return
@@ -113,7 +114,7 @@ class EngineScreen(HostScreen):
         self.query_one("#hint", Static).update(Content(literal(state.hint or "")))
         if not self._offered:
             self._offered = True
-            self.run_worker(self._offer_choices(), group="choices", exclusive=True)
+            self.run_worker(self._offer_choices, group="choices", exclusive=True)
 
     def _show_port(self, snapshot: Snapshot) -> None:
         port = snapshot.port
@@ -141,7 +142,7 @@ class EngineScreen(HostScreen):
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Send the command that belongs to the button."""
         if event.button.id == "start-engine":
-            self.run_worker(self._start(), group="command", exclusive=True)
+            self.run_worker(self._start, group="command", exclusive=True)
         elif event.button.id == "use-port":
             self._use_port()
 
@@ -193,5 +194,5 @@ def _facts(snapshot: Snapshot) -> Content:
         "host up": units.duration(snapshot.uptime_s),
     }
     return Content("\n").join(
-        Content.assemble((name.ljust(_LABEL_WIDTH + 2), "$text-muted"), text) for name, text in facts.items()
+        Content.assemble((name.ljust(_LABEL_WIDTH + 2), palette.MUTED), text) for name, text in facts.items()
     )

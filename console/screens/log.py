@@ -54,7 +54,7 @@ class LogScreen(HostScreen):
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Each snapshot is an occasion to fetch what was printed since."""
         if self._fetched is None or self._fetched.is_finished:
-            self._fetched = self.run_worker(self._fetch(), group="log")
+            self._fetched = self.run_worker(self._fetch, group="log")
 
     async def _fetch(self) -> None:
         """Add every record that's new, a page at a time."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from functools import partial
 
 from textual import on
 from textual.app import ComposeResult
@@ -57,13 +58,13 @@ class OverviewScreen(HostScreen):
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Show the numbers now; what has to be fetched for them follows when it's there."""
         self.query_one(KvPanel).show(snapshot.kv)
-        self.query_one(RequestsPanel).show(snapshot.load, snapshot.requests, self.query_one(PageMap))
+        self._show_requests()
         self.query_one(LatencyPanel).show(snapshot, self._past)
         self.query_one(LoadPanel).show(snapshot.load, self._past)
         self.query_one(DevicePanel).show(snapshot.device)
         self.query_one(CostPanel).show(snapshot.cost)
         if self._refreshing is None or self._refreshing.is_finished:
-            self._refreshing = self.run_worker(self._fetch(snapshot), group="overview")
+            self._refreshing = self.run_worker(partial(self._fetch, snapshot), group="overview")
 
     async def _fetch(self, snapshot: Snapshot) -> None:
         """Read the flight record and the past second."""
@@ -84,12 +85,20 @@ class OverviewScreen(HostScreen):
             self.query_one(LatencyPanel).show(snapshot, self._past)
             self.query_one(LoadPanel).show(snapshot.load, self._past)
 
+    def _show_requests(self) -> None:
+        """Show the rows, each marked in the colour its pages have on the map."""
+        snapshot = self.console_app.snapshot
+        if snapshot is not None:
+            self.query_one(RequestsPanel).show(snapshot.load, snapshot.requests, self.query_one(PageMap))
+
     def _show_flight(self, view: FlightView) -> None:
         self.query_one(KvPanel).say(view.problem)
         if view.pages is not None:
             pages = view.pages
             self.query_one(PageMap).set_pages(pages.state, pages.owner, pages.refs, pages.owners)
-        self.query_one(StepBars).set_steps(view.prefill, view.decode)
+            self.query_one(KvPanel).show_legend()
+            self._show_requests()
+        self.query_one(StepBars).set_steps(view.prefill, view.decode, view.budget)
 
     @on(RequestTable.RequestSelected)
     @on(DescendantFocus)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -10,13 +11,18 @@ from textual.widgets import Static
 from engine_host.api.types import Cost, Device, HistoryPoint, KvCache, Load, Reading, RequestRow, Snapshot
 from widgets import palette, units
 from widgets.meter import Meter
-from widgets.page_map import PageMap
+from widgets.page_map import CACHED, FREE, USED, PageMap
 from widgets.plot import LinePlot, Series
 from widgets.request_table import RequestLine, RequestTable
 from widgets.stat import Stat
 from widgets.status_bar import Segment, StatusBar
 from widgets.steps import StepBars
 from widgets.text import literal
+
+_LEGEND_REQUESTS = 8
+_SMALLEST_KV = 8
+_KV_FRAME = 4  # border, totals and legend
+_PAGE_STATES = {FREE: "free", USED: "used", CACHED: "cached"}
 
 
 class Panel(Vertical):
@@ -37,11 +43,38 @@ class KvPanel(Panel):
         """Totals above the map; a sentence in the map's place while there is none."""
         yield StatusBar(id="kv-totals")
         yield PageMap(id="pages")
+        yield StatusBar(id="kv-legend")
         yield Static("", id="kv-problem", classes="problem", markup=False)
 
     def show(self, kv: KvCache | None) -> None:
         """Show the totals; `n/a` while the engine has no cache."""
         self.query_one("#kv-totals", StatusBar).set_segments(_kv_totals(kv))
+        # No taller than the map needs, with two pages a cell; the steps and the requests have use for the rest.
+        width = max(1, self.content_size.width)
+        rows = 0 if kv is None else -(-kv.pages // (2 * width))
+        self.styles.max_height = max(_SMALLEST_KV, rows + _KV_FRAME)
+
+    def show_legend(self) -> None:
+        """Name the requests that hold most pages, as many as fit."""
+        holders = self.query_one(PageMap).holders()[:_LEGEND_REQUESTS]
+        segments = [
+            Segment(
+                f"■ {_short_id(holder.request_id)[:8]} {units.count(holder.pages)}", priority=-rank, color=holder.color
+            )
+            for rank, holder in enumerate(holders)
+        ]
+        states = Segment("▪ shared  ▪ cached  ▪ free", priority=-_LEGEND_REQUESTS, color=palette.MUTED)
+        self.query_one("#kv-legend", StatusBar).set_segments([*segments, states])
+
+    @on(PageMap.PageSelected)
+    def tell_page(self, event: PageMap.PageSelected) -> None:
+        """Say what the page pointed at holds."""
+        pages = f"page {units.count(event.page)}"
+        if event.pages > 1:
+            pages = f"pages {units.count(event.page)}–{units.count(event.page + event.pages - 1)}"
+        held = ", ".join(_short_id(owner)[:8] for owner in event.owners[:3]) or _PAGE_STATES[event.state]
+        shared = f" · held by {event.refs}" if event.refs > 1 else ""
+        self.border_subtitle = Content(literal(f"{pages} · {held}{shared}"))
 
     def say(self, problem: str) -> None:
         """Show why there is no map, or (empty) the map."""
@@ -49,6 +82,7 @@ class KvPanel(Panel):
         note.update(Content(literal(problem)))
         note.display = bool(problem)
         self.query_one(PageMap).display = not problem
+        self.query_one("#kv-legend").display = not problem
 
 
 def _kv_totals(kv: KvCache | None) -> list[Segment]:
@@ -71,6 +105,9 @@ class StepsPanel(Panel):
 
     def __init__(self) -> None:
         super().__init__("Tokens per step", id="steps")
+        self.border_title = Content.assemble(
+            "Tokens per step  ", ("▲ prefill", palette.series(1)), "  ", ("▼ decode", palette.series(0))
+        )
 
     def compose(self) -> ComposeResult:
         """The bars."""
@@ -196,7 +233,6 @@ class DevicePanel(Panel):
 
     def show(self, device: Device) -> None:
         """Values that can't be had are `n/a` with the reason; a stale one says so."""
-        self.border_title = Content(f"Device · {literal(device.name)}")
         problem = self.query_one("#device-problem", Static)
         problem.display = device.problem is not None
         problem.update(Content(literal(device.problem or "")))

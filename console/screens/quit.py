@@ -33,8 +33,8 @@ class QuitScreen(ModalScreen[bool]):
             dialog.border_title = "Quit"
             yield Static(Content(question))
             with Horizontal(classes="buttons"):
-                yield Button("Stay (n)", id="stay")
-                yield Button("Quit (y)", id="quit", variant="error")
+                yield Button("Stay (n)", id="stay", compact=True)
+                yield Button("Quit (y)", id="quit", variant="error", compact=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """A button is an answer too."""

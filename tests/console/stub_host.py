@@ -33,9 +33,9 @@ NOON = 1_767_268_800.0
 """The frozen clock: 2026-01-01 12:00:00 UTC."""
 
 REQUESTS = (
-    RequestRow("chatcmpl-7f3a91c0", "decode", 412, 256, 188, 1024, 6.4, 0.082, 0.044, 5),
-    RequestRow("chatcmpl-91c0aa12", "decode", 96, 0, 61, 512, 2.1, 0.094, 0.041, 2),
-    RequestRow("cmpl-44e1b7d2", "prefill", 1802, None, 0, 256, 0.3, None, None, 14),
+    RequestRow("chatcmpl-7f3a91c0", "decode", 412, 256, 188, 1024, 6.4, 0.082, 0.044, 17),
+    RequestRow("chatcmpl-91c0aa12", "decode", 96, 0, 61, 512, 2.1, 0.094, 0.041, 16),
+    RequestRow("cmpl-44e1b7d2", "prefill", 1802, None, 0, 256, 0.3, None, None, 58),
     RequestRow("chatcmpl-0be57f10", "queued", 640, None, 0, None, 0.1, None, None, None),
 )
 
@@ -52,7 +52,7 @@ def snapshot(**changes: Any) -> Snapshot:
         model=ModelInfo("SmolLM2-135M-Instruct", "/models/smollm2", "bfloat16", 8192),
         profile="cpu-tiny",
         port=PortInfo("127.0.0.1", 8000, True),
-        kv=KvCache(512, 210, 113, 189, 32, 737_280, 0.83, 60.0),
+        kv=KvCache(512, 87, 113, 312, 32, 737_280, 0.83, 60.0),
         latency=Latency(60.0, Percentiles(0.082, 0.240, 48), Percentiles(0.031, 0.048, 6_112)),
         load=Load(3, 1, 412.0, 58.0, 10.0, 47, 1),
         device=Device(
@@ -108,8 +108,8 @@ class StubHost:
     """`HostApi` without a host.
 
     `now` is what `snapshot()` answers (an exception is raised); `script` holds, for each chat request to come, the
-    chunks to send, where an exception is raised and an `asyncio.Event` waited for (`reached` is set then). What was asked is kept in `asked`,
-    `commands`; `aborted` counts replies that were closed before their end.
+    chunks to send, where an exception is raised and an `asyncio.Event` waited for (`reached` is set then). What was
+    asked is kept in `asked` and `commands`; `aborted` counts replies that were closed before their end.
     """
 
     def __init__(self, now: Snapshot | Exception | None = None) -> None:

@@ -1,0 +1,95 @@
+"""What each screen looks like, at 80×24 and 120×40."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import settle, write_flight_record
+from stub_host import NOON, StubHost, failed, history, reply, snapshot, starting
+from textual.pilot import Pilot
+from textual.widgets import TextArea
+
+from console import status
+from console.app import ConsoleApp
+from console.settings import Settings
+from console.theme import DARK
+from engine_host.api.types import FlightFile, LogLevel, LogRecord, PortInfo
+from widgets.prompt import PromptArea
+
+SIZES = [(80, 24), (120, 40)]
+REPLY = """Pages are **blocks of tokens**.
+
+1. A request owns pages.
+2. Its prefix may be shared.
+
+```python
+pages = ceil(tokens / page_tokens)
+```
+"""
+LINES: list[tuple[LogLevel, str]] = [
+    ("info", "Starting to load model smollm2"),
+    ("debug", "Using uni executor"),
+    ("warning", "torch.compile is [off] on CPU"),
+    ("error", "Cannot bind 127.0.0.1:8000"),
+]
+
+
+def serving(tmp_path: Path) -> StubHost:
+    write_flight_record(tmp_path / "flight")
+    host = StubHost(snapshot(flight=(FlightFile(0, str(tmp_path / "flight")),)))
+    host.points = history(110)
+    host.records = [
+        LogRecord(n, NOON + n, *((lambda line: (line[0], "engine", line[1]))(LINES[n % 4]))) for n in range(60)
+    ]
+    return host
+
+
+@pytest.fixture(autouse=True)
+def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock in no time zone, and a reply that always takes the same time."""
+    monkeypatch.setattr(status, "clock_text", lambda snapshot: "12:00:00")
+    monkeypatch.setattr("console.screens.base.clock_text", lambda snapshot: "12:00:00")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("screen", ["overview", "chat", "log", "starting", "failed", "port", "help", "quit"])
+def test_screen(snap_compare: Callable[..., bool], tmp_path: Path, screen: str, size: tuple[int, int]) -> None:
+    host = serving(tmp_path)
+    if screen in ("starting", "port"):
+        host.now = starting()
+    if screen == "port":
+        host.now = snapshot(
+            port=PortInfo("127.0.0.1", 8000, False, "Port 8000 is taken by another process (pid 4312).")
+        )
+    if screen == "failed":
+        host.now = failed(
+            "The KV cache needs 9.0 GB for a context of 131 072 tokens; 2.1 GB are free.",
+            "Choose a profile with a shorter context, or a smaller model.",
+        )
+    app = ConsoleApp(lambda: host, Settings(theme=DARK.name), live=False, clock=lambda: 0.0)
+
+    async def arrange(pilot: Pilot[None]) -> None:
+        await settle(app, pilot)
+        for area in app.query(TextArea):
+            area.cursor_blink = False
+        if screen == "chat":
+            host.script = [reply(REPLY, tokens=61), [asyncio.Event()]]
+            await pilot.press("2")
+            await settle(app, pilot)
+            app.screen.session._clock = lambda: 0.0  # type: ignore[attr-defined]
+            prompt = app.screen.query_one(PromptArea)
+            prompt.cursor_blink = False
+            prompt.text = "What is a page?"
+            await pilot.press("enter")
+            await pilot.pause()
+            await app.workers.wait_for_complete()
+        elif screen == "log":
+            await pilot.press("3")
+        elif screen in ("help", "quit"):
+            await pilot.press({"help": "question_mark", "quit": "q"}[screen])
+        await settle(app, pilot)
+        app.clear_notifications()
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=arrange)
