@@ -313,7 +313,7 @@ def test_what_can_be_served_by_which_word(store: ModelStore, tmp_path: Path) -> 
     assert store.list()[0].facts is None
     for word, sentence in (
         ("mini", "Did you mean mine"),
-        ("../x", "no model and no folder"),
+        (str(tmp_path / "nowhere"), "no model and no folder"),
         (str(folder / "config.json"), "Import it first"),
     ):
         with pytest.raises(ModelNotFoundError, match=sentence):
