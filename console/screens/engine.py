@@ -114,7 +114,7 @@ class EngineScreen(HostScreen):
         self.query_one("#hint", Static).update(Content(literal(state.hint or "")))
         if not self._offered:
             self._offered = True
-            self.run_worker(self._offer_choices, group="choices", exclusive=True)
+            self.run_worker(self._offer_choices(), group="choices", exclusive=True)
 
     def _show_port(self, snapshot: Snapshot) -> None:
         port = snapshot.port
@@ -142,7 +142,7 @@ class EngineScreen(HostScreen):
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Send the command that belongs to the button."""
         if event.button.id == "start-engine":
-            self.run_worker(self._start, group="command", exclusive=True)
+            self.run_worker(self._start(), group="command", exclusive=True)
         elif event.button.id == "use-port":
             self._use_port()
 

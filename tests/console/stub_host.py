@@ -34,7 +34,7 @@ NOON = 1_767_268_800.0
 
 REQUESTS = (
     RequestRow("chatcmpl-7f3a91c0", "decode", 412, 256, 188, 1024, 6.4, 0.082, 0.044, 17),
-    RequestRow("chatcmpl-91c0aa12", "decode", 96, 0, 61, 512, 2.1, 0.094, 0.041, 16),
+    RequestRow("chatcmpl-91c0aa12", "decode", 96, 0, 61, 512, 2.1, 0.094, 0.041, 12),
     RequestRow("cmpl-44e1b7d2", "prefill", 1802, None, 0, 256, 0.3, None, None, 58),
     RequestRow("chatcmpl-0be57f10", "queued", 640, None, 0, None, 0.1, None, None, None),
 )
