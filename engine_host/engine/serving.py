@@ -23,6 +23,7 @@ from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.exception_handling.handlers.validation import validation_exception_handler
 from vllm.entrypoints.serve.utils.orca_metrics import metrics_header
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
+from vllm.exceptions import VLLMError, VLLMValidationError
 from vllm.parser import ParserManager
 
 from engine_host.engine import fast_lane
@@ -215,6 +216,11 @@ def _validated(endpoint: _Endpoint, body: dict[str, Any]) -> Any:
     except pydantic.ValidationError as error:
         errors = [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_url=False)]
         raise RequestValidationError(errors) from None
+    except (VLLMError, ValueError, NotImplementedError):
+        raise
+    except Exception as error:
+        # Validators of vLLM's look into fields before their types are checked.
+        raise VLLMValidationError(f"A field of the request has the wrong type: {error}.") from error
 
 
 def _failed(endpoint: _Endpoint, error: Exception) -> JsonReply:

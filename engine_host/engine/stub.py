@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.renderers import renderer_from_config
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.input_processor import InputProcessor
+
+_TOKEN = 1
+"""The id of every token that comes out; its text is the script's."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class StubEngine:
                 await self.pace()
                 if isinstance(delta, Exception):
                     raise delta
-                output = _output(request_id, prompt, ids, delta)
+                output = _output(request_id, prompt, ids, delta, sampling_params)
                 if sampling_params.output_kind == RequestOutputKind.DELTA:
                     yield output
                 elif whole is None:
@@ -113,13 +117,14 @@ class StubEngine:
             self.running.discard(request_id)
 
 
-def _output(request_id: str, prompt: Any, ids: list[int], delta: Delta) -> RequestOutput:
+def _output(request_id: str, prompt: Any, ids: list[int], delta: Delta, params: SamplingParams) -> RequestOutput:
+    logprob = {_TOKEN: Logprob(-0.5, 1, delta.text)}
     part = CompletionOutput(
         index=delta.index,
         text=delta.text,
-        token_ids=[1] * delta.tokens,
+        token_ids=[_TOKEN] * delta.tokens,
         cumulative_logprob=None,
-        logprobs=None,
+        logprobs=None if params.logprobs is None else [logprob] * delta.tokens,
         finish_reason=delta.finish_reason,
         stop_reason=delta.stop_reason,
     )
@@ -127,7 +132,7 @@ def _output(request_id: str, prompt: Any, ids: list[int], delta: Delta) -> Reque
         request_id=request_id,
         prompt=prompt.get("prompt"),
         prompt_token_ids=ids,
-        prompt_logprobs=None,
+        prompt_logprobs=None if params.prompt_logprobs is None else [None, *({i: Logprob(-0.5, 1)} for i in ids[1:])],
         outputs=[part],
         finished=delta.finish_reason is not None,
         num_cached_tokens=0,
