@@ -173,6 +173,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a model folder; default: the default model, in float32")
     parser.add_argument("-k", dest="expression", default="", help="pytest's selection of tests")
     options = parser.parse_args()
+    # An ended run ends its server too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     import vllm
 
     from tests.support import small_model
