@@ -9,11 +9,15 @@ import struct
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine_host.models.errors import ModelError, ModelImportError, ModelNotFoundError
+from engine_host.models.gguf import check_gguf
 from engine_host.models.importer import ImportProgress
 from engine_host.models.store import DEFAULT_MODEL, ModelStore, StoredModel, default_source, suggested_name
 
@@ -189,6 +193,20 @@ def test_a_damaged_or_unsupported_gguf_is_one_sentence_and_leaves_nothing(
     assert str(source) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert left_in(store) == set()
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_no_flipped_byte_or_cut_gets_past_as_anything_but_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    content = bytearray(tiny_gguf())
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    source = tmp_path_factory.mktemp("gguf") / "mutated.gguf"
+    source.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    with suppress(ModelImportError):
+        assert check_gguf(source).tensors >= 1
 
 
 def model_folder(path: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tomlkit
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -45,6 +45,7 @@ def profiles(draw: st.DrawFn) -> Profile:
     )
 
 
+@settings(deadline=None)
 @given(profiles())
 def test_a_profile_written_as_toml_reads_back_the_same(tmp_path_factory: pytest.TempPathFactory, one: Profile) -> None:
     path: Path = tmp_path_factory.mktemp("profiles") / "test.toml"
@@ -52,6 +53,7 @@ def test_a_profile_written_as_toml_reads_back_the_same(tmp_path_factory: pytest.
     assert read_profile(path) == (one, ())
 
 
+@settings(deadline=None)
 @given(profiles())
 def test_running_values_never_exceed_what_is_allocated(one: Profile) -> None:
     arguments, live = one.engine_arguments("cuda"), one.live_values()
@@ -60,6 +62,7 @@ def test_running_values_never_exceed_what_is_allocated(one: Profile) -> None:
     assert arguments["max_num_seqs"] <= arguments["max_num_batched_tokens"]  # type: ignore[operator]
 
 
+@settings(deadline=None)
 @given(profiles())
 def test_the_cpu_engine_is_eager_and_sized_in_bytes_where_bytes_are_given(one: Profile) -> None:
     arguments = one.engine_arguments("cpu")

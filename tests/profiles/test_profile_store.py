@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from profiles.errors import ProfileError
 from profiles.store import MAX_BYTES, ProfileStore, default_profile, read_profile
@@ -64,6 +66,18 @@ def test_a_broken_profile_names_file_line_and_key_and_the_others_load(folder: Pa
     assert problem.suggestion == suggestion
     assert "good" in [profile.name for profile in profiles]
     assert "bad" not in [profile.name for profile in profiles]
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300) | st.text(alphabet="[]{}='\"\n\r.# aé1\0", max_size=80).map(str.encode))
+def test_no_bytes_are_too_odd_to_be_read_as_a_profile_or_a_problem(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("profiles") / "odd.toml"
+    path.write_bytes(content)
+    profile, problems = read_profile(path)
+    assert (profile is None) == bool(problems)
+    assert all("odd.toml" in str(problem) for problem in problems)
 
 
 def test_every_problem_of_a_file_is_found(folder: Path) -> None:
