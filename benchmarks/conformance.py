@@ -103,9 +103,11 @@ def test_files() -> list[str]:
 
 def model_names(files: Sequence[str]) -> list[str]:
     """The model names that the tests ask for: the served model answers to them all."""
-    found = set()
+    found: set[str] = set()
     for file in files:
-        found |= set(re.findall(r'^\s*(?:MODEL\w*|model\w*) *= *"([\w.-]+/[\w.-]+)"', (SUITE / file).read_text(), re.M))
+        text = (SUITE / file).read_text()
+        found |= set(re.findall(r'^\s*(?:MODEL\w*|model\w*) *= *"([\w.-]+/[\w.-]+)"', text, re.MULTILINE))
+        found |= set(re.findall(r'"--served-model-name",\s*"([^"]+)"', text))
     return sorted(found)
 
 
