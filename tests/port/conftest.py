@@ -1,8 +1,6 @@
 """A port on a stub engine, and one on the real engine."""
 
 import asyncio
-import importlib
-import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -18,6 +16,7 @@ from engine_host.api.types import EngineState
 from engine_host.port.app import make_app
 from engine_host.port.backend import Serving
 from engine_host.port.server import Site, start_site
+from tests.support import small_model
 
 SERVE = Path(__file__).with_name("serve.py")
 MODEL_NAME = "stub-model"
@@ -25,11 +24,7 @@ MODEL_NAME = "stub-model"
 
 @pytest.fixture(scope="session")
 def model_folder() -> Path:
-    """A float32 model; `LLMCONSOLE_TEST_MODEL` names another."""
-    if (folder := os.environ.get("LLMCONSOLE_TEST_MODEL")) is not None:
-        return Path(folder)
-    support: Any = importlib.import_module("tests.support")
-    return Path(support.small_model("float32"))
+    return small_model("float32")
 
 
 @dataclass
@@ -125,7 +120,7 @@ def port_url(model_folder: Path) -> Iterator[str]:
     """The URL of our port on the real engine; the served model is called `stub-model` too."""
     command = [sys.executable, str(SERVE), str(model_folder), "--served-model-name", MODEL_NAME]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             for line in process.stdout:
