@@ -22,6 +22,12 @@ from widgets.text import literal
 _LEGEND_REQUESTS = 8
 _SMALLEST_KV = 8
 _KV_FRAME = 4  # border, totals and legend
+_LEGEND_STATES = (
+    ("#", "shared", palette.SHARED_PAGE),
+    ("░", "cached", palette.CACHED_PAGE),
+    ("·", "free", palette.FREE_PAGE),
+)
+"""How the map draws a page without colour, what it is, and its colour."""
 _PAGE_STATES = {FREE: "free", USED: "used", CACHED: "cached"}
 
 
@@ -55,16 +61,21 @@ class KvPanel(Panel):
         self.styles.max_height = max(_SMALLEST_KV, rows + _KV_FRAME)
 
     def show_legend(self) -> None:
-        """Name the requests that hold most pages, as many as fit."""
-        holders = self.query_one(PageMap).holders()[:_LEGEND_REQUESTS]
-        segments = [
+        """Name the requests that hold most pages, as many as fit, and what the other marks mean."""
+        plain = self.app.no_color
+        holders = [
             Segment(
-                f"■ {_short_id(holder.request_id)[:8]} {units.count(holder.pages)}", priority=-rank, color=holder.color
+                f"{holder.letter if plain else '■'} {_short_id(holder.request_id)[:8]} {units.count(holder.pages)}",
+                priority=-rank,
+                color=holder.color,
             )
-            for rank, holder in enumerate(holders)
+            for rank, holder in enumerate(self.query_one(PageMap).holders()[:_LEGEND_REQUESTS])
         ]
-        states = Segment("▪ shared  ▪ cached  ▪ free", priority=-_LEGEND_REQUESTS, color=palette.MUTED)
-        self.query_one("#kv-legend", StatusBar).set_segments([*segments, states])
+        states = [
+            Segment(f"{mark if plain else '■'} {name}", priority=-_LEGEND_REQUESTS - rank, color=color)
+            for rank, (mark, name, color) in enumerate(_LEGEND_STATES)
+        ]
+        self.query_one("#kv-legend", StatusBar).set_segments([*holders, *states])
 
     @on(PageMap.PageSelected)
     def tell_page(self, event: PageMap.PageSelected) -> None:

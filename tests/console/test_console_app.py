@@ -1,8 +1,10 @@
 """The console as a whole: modes, quitting, help, sizes, and what it says when the host is silent or gone."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
-from harness import Console, settle, shown
+from harness import Console, screen_text, settle, shown, write_flight_record
 from stub_host import StubHost, failed, snapshot, starting
 from textual.widgets import Footer, Input, Select, Static
 
@@ -10,7 +12,7 @@ from console.screens.engine import EngineScreen
 from console.screens.help import HelpScreen
 from console.screens.quit import QuitScreen
 from engine_host.api.contract import HostUnreachable
-from engine_host.api.types import CommandReply, Load, PortCommand, PortInfo, StartCommand
+from engine_host.api.types import CommandReply, FlightFile, Load, PortCommand, PortInfo, StartCommand
 from widgets.meter import Meter
 from widgets.status_bar import StatusBar
 
@@ -229,3 +231,17 @@ async def test_the_footer_names_the_modes(console: Console) -> None:
     async with console(mode="overview", size=(80, 24)) as (app, _):
         text = [key.description for key in app.screen.query_one(Footer).query("FooterKey")]  # type: ignore[attr-defined]
         assert [name for name in ("Overview", "Chat", "Log", "Help", "Quit") if name not in text] == []
+
+
+async def test_without_colour_states_are_told_by_shape(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    write_flight_record(tmp_path / "flight")
+    host = StubHost(snapshot(flight=(FlightFile(0, str(tmp_path / "flight")),)))
+    async with console(host, "overview", (160, 50)) as (app, _):
+        text = screen_text(app.screen)
+        assert "● ready" in text
+        assert "# shared · ░ cached · · free" in text
+        letter = text.split(" 44e1b7d2 58")[0][-1]
+        assert letter * 20 in text, "the map draws its pages with that letter"
