@@ -78,7 +78,7 @@ def request(name: str, prompt: Sequence[int], max_tokens: int) -> Request:
 
 def prompt(tokens: int, seed: int) -> list[int]:
     """A prompt that shares no page with those of other seeds."""
-    drawn: list[int] = np.random.default_rng(seed).integers(0, TINY_MODEL["vocab_size"], tokens).tolist()
+    drawn: list[int] = np.random.default_rng(seed).integers(0, 1000, tokens).tolist()
     return drawn
 
 

@@ -40,6 +40,7 @@ class FlightRecorder:
         self._pending: deque[tuple[float, float, float, int, int, int, int]] = deque()
         self._finished = 0
         self._changed = False
+        self._paused = False
         self._steps_unshown = 0
         self._timer: threading.Timer | None = None
         blocks = len(self._pool.blocks)
@@ -67,7 +68,7 @@ class FlightRecorder:
     def scheduled(self, began: float, output: Any) -> None:
         """A step was scheduled; `output` is vLLM's `SchedulerOutput`."""
         ended = time.monotonic()
-        if self._budget.due(ended):
+        if ended >= self._budget.next:
             self._snapshot()
         if output.total_num_scheduled_tokens:
             prefill = prefill_tokens(output)
@@ -82,18 +83,19 @@ class FlightRecorder:
         # Steps come back in the order they were scheduled, also where several are on their way.
         if output.total_num_scheduled_tokens and self._pending:
             step, scheduled, executing, prefill, decode, preempted, budget = self._pending.popleft()
+            running, waiting = scheduler.get_request_counts()
             self._writer.write_step(
                 step,
                 (scheduled - step, began - executing, ended - began),
                 (prefill, decode),
-                (*scheduler.get_request_counts(), preempted, self._finished),
+                (running, waiting, preempted, self._finished),
                 budget,
                 self._used_blocks(),
             )
             self._finished = 0
             self._steps_unshown += 1
-        # With nothing left to run (or all of it paused) this may have been the last step for long.
-        if self._changed or (scheduler.get_num_unfinished_requests() == 0 and self._outdated()):
+        # With nothing left to run, or all of it paused, this may have been the last step for long.
+        if self._changed or ((self._paused or not scheduler.running) and self._outdated()):
             self.changed()
 
     def ended(self) -> None:
@@ -111,6 +113,11 @@ class FlightRecorder:
             self._timer = threading.Timer(wait, self._late)
             self._timer.daemon = True
             self._timer.start()
+
+    def paused(self, state: Any) -> None:
+        """The scheduler was paused or resumed."""
+        self._paused = state.name != "UNPAUSED"
+        self.changed()
 
     def stop(self) -> None:
         """Mark the record as past, and write no more."""

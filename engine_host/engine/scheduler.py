@@ -59,11 +59,11 @@ class Recorder:
                 self._record(FlightRecorder.changed)
         return finished
 
-    def set_pause_state(self, *args: Any, **kwargs: Any) -> None:
+    def set_pause_state(self, pause_state: Any) -> None:
         """Pause or resume; a paused scheduler makes no steps, so its pages are recorded here."""
         with self._recorder_lock:
-            super().set_pause_state(*args, **kwargs)  # type: ignore[misc]
-            self._record(FlightRecorder.changed)
+            super().set_pause_state(pause_state)  # type: ignore[misc]
+            self._record(FlightRecorder.paused, pause_state)
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
         """Drop the prefix cache, and record that it is gone."""

@@ -20,9 +20,10 @@ class SnapshotBudget:
     def __init__(self, hz: float, now: float) -> None:
         self._interval = 1 / min(hz, MAX_HZ)
         self._cost = 0.0
-        self._credit = BURST_S
+        self._credit = 0.0
         self._credited = now
-        self._taken = now
+        self.next = now
+        """When the next periodic snapshot may be taken, the share permitting. An attribute: each step reads it."""
 
     def wait(self, now: float) -> float:
         """Seconds until the share allows another snapshot; 0 if it does now."""
@@ -31,12 +32,8 @@ class SnapshotBudget:
         self._credited = now
         return max(0.0, self._cost - self._credit) / SHARE
 
-    def due(self, now: float) -> bool:
-        """Whether it's time for a periodic snapshot."""
-        return now - self._taken >= self._interval and self.wait(now) == 0
-
     def charge(self, began: float, ended: float) -> None:
         """Account for a snapshot; the next is expected to cost as much."""
-        self._taken = ended
         self._cost = ended - began
         self._credit -= self._cost
+        self.next = ended + max(self._interval, self.wait(ended))

@@ -5,6 +5,7 @@ by a sequence lock: its `sequence` is odd while it is being written. The ring is
 once `head` has passed it.
 """
 
+import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,9 @@ STEP = np.dtype(
     ]
 )
 """One scheduler step: when it began (monotonic), seconds spent in its parts, tokens scheduled, requests after it."""
+
+STEP_STRUCT = struct.Struct("<Qd3f8I4x")
+"""`STEP` for packing: some microseconds quicker than assigning to a structured array."""
 
 
 class FlightVersionError(Exception):

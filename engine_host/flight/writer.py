@@ -16,6 +16,7 @@ from engine_host.flight.layout import (
     OWNER_BYTES,
     OWNER_SLOTS,
     RING_STEPS,
+    STEP_STRUCT,
     VERSION,
     pair_capacity,
     record_size,
@@ -54,8 +55,10 @@ class FlightWriter:
             # Written, not truncated to size: the pages exist, and a full disk is told now and not by a SIGBUS.
             file.write(bytes(size))
             file.flush()
-            self._map = mmap.mmap(file.fileno(), size)
+            self._map = mmap.mmap(file.fileno(), size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
         self._views = views(self._map, blocks)
+        self._ring = self._views.ring.data.cast("B")
+        self._head = self._views.head.data
         self._step = 0
         header = self._views.header
         header["engine_id"], header["pid"] = engine_id, os.getpid()
@@ -88,7 +91,7 @@ class FlightWriter:
     ) -> None:
         """Publish a snapshot of the page map.
 
-        `refs` and `cached` have one entry a block; `owned` gives each request its block ids; the first to
+        `refs` and `cached` have one entry a block; `owned` gives each request its block ids; the last to
         list a shared one is its owner. Requests beyond the room of the tables are counted as unlisted. `at` is the
         monotonic time the snapshot was begun, from which its cost is told.
         """
@@ -109,8 +112,7 @@ class FlightWriter:
         pair_block = np.concatenate(ids) if ids else np.empty(0, np.int32)
         pair_owner = np.repeat(np.arange(len(names), dtype=np.int32), counts)
         owner = np.full(len(v.owner), -1, np.int32)
-        # Backwards: of a shared page's owners the first listed stays.
-        owner[pair_block[::-1]] = pair_owner[::-1]
+        owner[pair_block] = pair_owner  # of a shared page's owners the last listed stays
         head, pairs = v.pages[0], len(pair_block)
         head["sequence"] += 1  # odd: being written
         v.refs[:], v.cached[:], v.owner[:] = refs, cached, owner
@@ -137,17 +139,9 @@ class FlightWriter:
         many run, wait, were preempted and finished; `budget` the token budget in force.
         """
         number = self._step + 1
-        self._views.ring[(number - 1) % RING_STEPS] = (
-            number,
-            began,
-            *spent,
-            *tokens,
-            *requests,
-            budget,
-            used_blocks,
-            0,
-        )
-        self._views.head[0] = number
+        place = self._step % RING_STEPS * STEP_STRUCT.size
+        STEP_STRUCT.pack_into(self._ring, place, number, began, *spent, *tokens, *requests, budget, used_blocks)
+        self._head[0] = number
         self._step = number
 
     def stop(self) -> None:
