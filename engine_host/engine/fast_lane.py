@@ -64,24 +64,22 @@ class SplicedStream:
             await self._outputs.aclose()
 
     async def _relay(self) -> AsyncGenerator[Any, None]:
-        """The outputs that vLLM's generator must see."""
-        started = False
+        """The outputs that vLLM's generator must see: until there is a template, and where one isn't plain, all."""
+        position, empty_is_chunk = self._position, self._empty_is_chunk
         async for item in self._outputs:
-            result = item if self._position is None else item[self._position]
-            if not started or result.finished or len(result.outputs) != 1 or self.outlet is None:
-                # The first output makes the chunk with the role and, where it has a token, the template.
-                started = True
-                yield self._for_vllm(item, result)
-                continue
-            part = result.outputs[0]
-            if part.finish_reason is not None or self._template is None or not (part.text or self._empty_is_chunk):
-                yield self._for_vllm(item, result)
-                continue
-            before, after = self._template
-            self._hidden_tokens += len(part.token_ids)
-            self.outlet.put(before + _encode(part.text) + after)
-            if self.outlet.full:
-                await self.outlet.drain()
+            result = item if position is None else item[position]
+            outlet, template = self.outlet, self._template
+            if outlet is not None and template is not None and not result.finished and len(result.outputs) == 1:
+                part = result.outputs[0]
+                text = part.text
+                if part.finish_reason is None and (text or empty_is_chunk):
+                    before, after = template
+                    self._hidden_tokens += len(part.token_ids)
+                    outlet.put(before + _encode(text) + after)
+                    if outlet.full:
+                        await outlet.drain()
+                    continue
+            yield self._for_vllm(item, result)
 
     def _for_vllm(self, item: Any, result: Any) -> Any:
         """The output as vLLM's generator is to see it: with the marker, and with the tokens it has missed."""

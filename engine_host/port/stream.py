@@ -26,7 +26,9 @@ class SocketOutlet:
     """
 
     def __init__(self, request: web.Request, writer: AbstractStreamWriter) -> None:
-        self._request = request
+        if request.transport is None:
+            raise ConnectionResetError("the client has left")
+        self._transport = request.transport
         self._writer = writer
         self._framed = request.version >= HttpVersion11
         self._ready: list[bytes] = []
@@ -34,8 +36,7 @@ class SocketOutlet:
 
     @property
     def full(self) -> bool:
-        transport = self._request.transport
-        return transport is not None and transport.get_write_buffer_size() > HIGH_WATER_BYTES
+        return self._transport.get_write_buffer_size() > HIGH_WATER_BYTES
 
     def take(self) -> bytes:
         """What was put and not yet written."""
@@ -48,9 +49,8 @@ class SocketOutlet:
         if not self._ready:
             return
         data = self.take()
-        transport = self._request.transport
-        if transport is not None and not transport.is_closing() and data:
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._framed else data)
+        if data and not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._framed else data)
 
     async def drain(self) -> None:
         self.flush()
