@@ -39,9 +39,10 @@ async def _at_once() -> None:
 
 def counting(prompt: list[int], params: SamplingParams) -> Iterable[Delta]:
     """`max_tokens` words, one a token, ended by the length."""
-    for number in range(params.max_tokens or 16):
-        last = number + 1 == (params.max_tokens or 16)
-        yield Delta(f" {number}", finish_reason="length" if last else None)
+    count = params.max_tokens or 16
+    for number in range(count - 1):
+        yield Delta(f" {number}")
+    yield Delta(f" {count - 1}", finish_reason="length")
 
 
 class StubEngine:
@@ -118,13 +119,12 @@ class StubEngine:
 
 
 def _output(request_id: str, prompt: Any, ids: list[int], delta: Delta, params: SamplingParams) -> RequestOutput:
-    logprob = {_TOKEN: Logprob(-0.5, 1, delta.text)}
     part = CompletionOutput(
         index=delta.index,
         text=delta.text,
         token_ids=[_TOKEN] * delta.tokens,
         cumulative_logprob=None,
-        logprobs=None if params.logprobs is None else [logprob] * delta.tokens,
+        logprobs=None if params.logprobs is None else [{_TOKEN: Logprob(-0.5, 1, delta.text)}] * delta.tokens,
         finish_reason=delta.finish_reason,
         stop_reason=delta.stop_reason,
     )
