@@ -93,7 +93,12 @@ STEP = np.dtype(
         ("reserved", "<u4"),
     ]
 )
-"""One scheduler step: when it began (monotonic), seconds spent in its parts, tokens scheduled, requests after it."""
+"""One scheduler step: when it began (monotonic), seconds spent in its parts, tokens scheduled.
+
+`running`, `waiting` and `used_blocks` are counted after it; `preempted` by it; `finished` are the requests that ended,
+for whatever reason, since the step before. `budget` is the token budget in force. With asynchronous scheduling
+`execute` holds the wait for the step before.
+"""
 
 STEP_STRUCT = struct.Struct("<Qd3f8I4x")
 """`STEP` for packing: some microseconds quicker than assigning to a structured array."""

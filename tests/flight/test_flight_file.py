@@ -171,7 +171,8 @@ def test_reading_while_another_thread_writes_is_never_torn(tmp_path: Path) -> No
             number += 1
 
     switching, thread = sys.getswitchinterval(), threading.Thread(target=keep_writing)
-    reader, seen = FlightReader(path), set()
+    reader = FlightReader(path)
+    seen: set[int] = set()
     sys.setswitchinterval(1e-6)
     thread.start()
     try:
