@@ -8,7 +8,6 @@ Both start with the same model and the same flags, and are ready when `/health` 
 import argparse
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -16,6 +15,8 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+from tests.support import free_port, small_model
 
 FLAGS = (
     "--enforce-eager",
@@ -25,13 +26,6 @@ FLAGS = (
     "--max-num-batched-tokens=1024",
 )
 TIMEOUT_S = 180.0
-
-
-def free_port() -> int:
-    """A TCP port nobody holds now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def ours(model: str, port: int) -> list[str]:
@@ -79,16 +73,17 @@ def environment() -> dict[str, str]:
 def main() -> None:
     """Print each round and the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="a model folder")
+    parser.add_argument("--model", type=Path, help="a model folder; default: the default model")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--logs", type=Path, default=Path("/tmp"))
     options = parser.parse_args()
+    model = str(options.model or small_model("bfloat16"))
     found: dict[str, list[float]] = {"llmconsole": [], "vllm serve": []}
     for number in range(options.rounds):
         for name, command in (("llmconsole", ours), ("vllm serve", peer)):
             port = free_port()
             log = options.logs / f"start-{name.replace(' ', '-')}-{number}.log"
-            ready, down = time_start(command(options.model, port), port, log)
+            ready, down = time_start(command(model, port), port, log)
             found[name].append(ready)
             print(f"round {number + 1}  {name:<11} ready {ready:6.2f} s   shutdown {down:5.2f} s", flush=True)
     mine, theirs = (statistics.median(found[name]) for name in ("llmconsole", "vllm serve"))

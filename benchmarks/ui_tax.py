@@ -1,7 +1,7 @@
 """What the screen costs the streams: with the console on Overview against headless, interleaved, on one running host.
 
-    python -m benchmarks.ui_tax --model FOLDER --part engine     # the real engine, 8 streams
-    python -m benchmarks.ui_tax --model FOLDER --part port       # a stub engine, 50 streams of 30 tokens/s
+    python -m benchmarks.ui_tax --part engine     # the real engine, 8 streams
+    python -m benchmarks.ui_tax --part port       # a stub engine, 50 streams of 30 tokens/s
 
 The screen runs on a terminal of its own (120x40) whose output is read and thrown away, as a terminal would draw it.
 """
@@ -25,7 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.load import StreamTimes, percentile, run_streams
-from benchmarks.start import free_port, healthy
+from benchmarks.start import healthy
+from tests.support import free_port, small_model
 
 WARM_SCREEN_S = 3.0
 """The screen's own start is not what is measured."""
@@ -106,11 +107,12 @@ def delays(streams: list[StreamTimes]) -> float:
 def main() -> None:
     """Print each round, the medians and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model", type=Path, help="a model folder; default: the default model")
     parser.add_argument("--part", choices=["engine", "port"], default="engine")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=200)
     options = parser.parse_args()
+    model = str(options.model or small_model("bfloat16"))
     port = free_port()
     count = 8 if options.part == "engine" else 50
     slow, name = (slow_gaps, "TTL p99") if options.part == "engine" else (delays, "delivery p99")
@@ -123,7 +125,7 @@ def main() -> None:
         what = "overview" if shown else "headless"
         print(f"round {number + 1}  {what}  {result[0]:7.1f} tok/s   {name} {result[1] * 1000:7.2f} ms", flush=True)
 
-    with host(options.part, options.model, port) as socket:
+    with host(options.part, model, port) as socket:
         asyncio.run(run_streams(port, count, 20))
         for number in range(options.rounds):
             # The order changes each round, so that a drift of the machine favours neither.
