@@ -37,6 +37,7 @@ class TurnView(Vertical, can_focus=True):
         super().__init__()
         self.turn = turn
         self._reply = AssistantMessage()
+        self._waits = False
 
     def compose(self) -> ComposeResult:
         """Question, notice, reply."""
@@ -50,7 +51,8 @@ class TurnView(Vertical, can_focus=True):
 
     def append(self, text: str) -> None:
         """Show more of the reply."""
-        self._notice("")
+        if self._waits:
+            self._notice("")
         self._reply.append(text)
 
     async def finish(self) -> None:
@@ -81,6 +83,7 @@ class TurnView(Vertical, can_focus=True):
         self.app.notify("The reply is copied.", markup=False)
 
     def _notice(self, text: str) -> None:
+        self._waits = bool(text)
         notice = self.query_one(".notice", Static)
         notice.set_class(bool(text), "-shown")
         notice.update(Content(text))
