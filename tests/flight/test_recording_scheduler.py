@@ -58,8 +58,9 @@ def assert_as_vllm_says(pages: PageMap, scheduler: Any) -> None:
 def test_pages_and_steps_are_what_vllm_says_through_a_random_load(
     recorded: Make, clock: Clock, asynchronous: bool
 ) -> None:
-    from benchmarks.bare_scheduler import produce
     from vllm.v1.utils import compute_iteration_details
+
+    from benchmarks.bare_scheduler import produce
 
     # Little room: prompts come in chunks, requests are preempted and computed again.
     scheduler, reader = recorded(

@@ -108,8 +108,8 @@ def test_the_core_s_request_ids_lead_back_to_ours() -> None:
     request = SimpleNamespace(
         request_id="chatcmpl-7", external_req_id=None, sampling_params=SamplingParams(n=2), params=SamplingParams(n=2)
     )
-    InputProcessor.assign_request_id(request)  # type: ignore[arg-type]
+    InputProcessor.assign_request_id(request)
     assert request.request_id != "chatcmpl-7"
     assert our_id(request.request_id) == "chatcmpl-7"
-    child, _ = ParentRequest(request).get_child_info(1)  # type: ignore[arg-type]
+    child, _ = ParentRequest(request).get_child_info(1)
     assert our_id(child) == "chatcmpl-7"
