@@ -21,7 +21,7 @@ class PromptArea(TextArea):
     """
 
     BINDINGS = [
-        Binding("enter", "send", "Send", id="prompt.send", tooltip="Send the message", priority=True),
+        Binding("enter", "send", "Send", id="prompt.send", tooltip="Send the message"),
         Binding(
             "shift+enter,ctrl+j", "line_break", "New line", id="prompt.line-break", tooltip="Break the line", show=False
         ),
@@ -53,6 +53,15 @@ class PromptArea(TextArea):
     def get_line(self, line_index: int) -> Text:
         """The line as it's drawn: control characters visible, positions unchanged."""
         return Text(literal(self.document.get_line(line_index)), end="", no_wrap=True)
+
+    async def _on_key(self, event: events.Key) -> None:
+        # Taken in turn with the characters before it: a priority binding would overtake what was typed fast.
+        if event.key == "enter":
+            event.stop()
+            event.prevent_default()
+            self.action_send()
+        else:
+            await super()._on_key(event)
 
     def action_send(self) -> None:
         """Send the text unless it's blank, remember it, and clear the input."""

@@ -59,3 +59,15 @@ async def test_a_paste_is_inserted_and_never_sent() -> None:
         assert app.sent == []
         assert app.prompt.text == "one\ntwo\nthree [b] \x1b[31m\n"
         assert "␛[31m" in app.prompt.get_line(2).plain
+
+
+async def test_enter_right_behind_fast_typing_sends_all_of_it() -> None:
+    app = Shown()
+    async with app.run_test() as pilot:
+        app.prompt.focus()
+        await pilot.pause()
+        for character in "hello":
+            app.post_message(events.Key(character, character))
+        app.post_message(events.Key("enter", "\r"))
+        await pilot.pause()
+        assert app.sent == ["hello"]
