@@ -1,6 +1,7 @@
 """What tests of several areas share."""
 
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -27,3 +28,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class LiveHost:
+    """A running `llmconsole serve` on the real engine, float32, 2048 tokens of context."""
+
+    port: int
+    socket: Path
+    pid: int
+
+    @property
+    def url(self) -> str:
+        """The OpenAI port's address."""
+        return f"http://127.0.0.1:{self.port}"

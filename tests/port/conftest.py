@@ -1,10 +1,8 @@
 """A port on a stub engine, and one on the real engine."""
 
 import asyncio
-import subprocess
-import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,8 @@ from engine_host.api.types import EngineState
 from engine_host.port.app import make_app
 from engine_host.port.backend import Serving
 from engine_host.port.server import Site, start_site
-from tests.support import small_model
+from tests.support import LiveHost, small_model
 
-SERVE = Path(__file__).with_name("serve.py")
 MODEL_NAME = "stub-model"
 
 
@@ -116,22 +113,9 @@ async def bare_port() -> AsyncIterator[Port]:
 
 
 @pytest.fixture(scope="session")
-def port_url(model_folder: Path) -> Iterator[str]:
-    """The URL of our port on the real engine; the served model is called `stub-model` too."""
-    command = [sys.executable, str(SERVE), str(model_folder), "--served-model-name", MODEL_NAME]
-    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("serving "):
-                    break
-            else:
-                pytest.fail("the engine did not start")
-            yield line.split()[1]
-        finally:
-            process.terminate()
-            process.wait(60)
+def port_url(live_host: LiveHost) -> str:
+    """The URL of the port on the real engine."""
+    return live_host.url
 
 
 @pytest.fixture
