@@ -2,10 +2,8 @@
 
 import asyncio
 import importlib
-import signal
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from rich.text import Text
 from textual.app import App, SystemCommand
@@ -24,6 +22,7 @@ GONE_AFTER_S = 5.0
 """A host that once answered and whose socket refuses for this long is gone."""
 
 HOST_GONE_CODE = 3
+HOST_GONE = "The host of this console is gone; the console ends."
 
 
 def _overview() -> Screen[None]:
@@ -78,35 +77,31 @@ class ConsoleApp(App[None], inherit_bindings=False):
         connect: Callable[[], HostApi],
         settings: Settings | None = None,
         *,
-        host_alive: Callable[[], bool] = lambda: True,
         notice: str = "",
         live: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`connect` is called once, after the first paint; `host_alive` tells whether the host process still runs;
-        `notice` is said at the start; a console that isn't `live` asks the host only when `poll()` is called."""
+        """`connect` is called once, after the first paint; `notice` is said at the start; a console that
+        isn't `live` asks the host only when `poll()` is called; `clock` counts seconds."""
         super().__init__()
         self.settings = settings or Settings()
         self.host: HostApi | None = None
         self._connect = connect
-        self._host_alive = host_alive
         self._notice = notice
         self._live = live
         self._clock = clock
         self._seen_ready = False
         self._refused_since: float | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
         for theme in THEMES:
             self.register_theme(theme)
         known = self.settings.theme in self.available_themes
         self.theme = self.settings.theme if known else suitable_theme(self.console.color_system)
 
     async def on_mount(self) -> None:
-        """Handle signals, and leave everything heavy until the first screen is painted."""
+        """Leave everything heavy until the first screen is painted."""
         self.theme_changed_signal.subscribe(self, lambda theme: self._keep_theme(theme.name))
-        if self._live:
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
+        self._event_loop = asyncio.get_running_loop()
         if self._notice:
             self.say(self._notice, "warning")
         self.call_after_refresh(self.run_worker, self._follow_host(), name="host")
@@ -130,8 +125,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
         while self._live:
             await asyncio.sleep(1 / self.settings.refresh_hz)
             await self.poll()
-            if not self._host_alive():
-                self._leave_without_host()
 
     async def poll(self) -> None:
         """Ask the host once. A snapshot that can't be had leaves the old one on screen and says so."""
@@ -155,10 +148,14 @@ class ConsoleApp(App[None], inherit_bindings=False):
         if self._refused_since is None:
             self._refused_since = now
         if now - self._refused_since > GONE_AFTER_S:
-            self._leave_without_host()
+            self.leave(HOST_GONE_CODE, HOST_GONE)
 
-    def _leave_without_host(self) -> None:
-        self.exit(return_code=HOST_GONE_CODE, message=Text("The host of this console is gone; the console ends."))
+    def leave(self, code: int, why: str = "") -> None:
+        """Leave the terminal in order and end with this code, saying why. Safe to call from threads and signals."""
+        if self._event_loop is not None:
+            self._event_loop.call_soon_threadsafe(
+                lambda: self.exit(return_code=code, message=Text(why) if why else None)
+            )
 
     def watch_snapshot(self, before: Snapshot | None, now: Snapshot | None) -> None:
         """Say what changed for the worse, and go to the overview once the engine serves."""

@@ -27,14 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     # Ctrl+C is a key here; a SIGINT from elsewhere goes to the whole process group and must not end the screen.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    host_pid = os.getppid()
 
     def connect() -> "HostApi":
         from engine_host.api.client import HostClient
 
         return HostClient(socket)
 
-    from console.app import ConsoleApp
+    from console.app import HOST_GONE, HOST_GONE_CODE, ConsoleApp
+    from console.lifeline import end_for_certain, watch_parent
     from console.settings import SettingsError, load_settings
 
     problem = ""
@@ -42,7 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = load_settings()
     except SettingsError as error:
         settings, problem = error.usable, str(error)
-    app = ConsoleApp(connect, settings, host_alive=lambda: os.getppid() == host_pid, notice=problem)
+    app = ConsoleApp(connect, settings, notice=problem)
+
+    def leave(code: int, why: str = "") -> None:
+        end_for_certain(code)
+        app.leave(code, why)
+
+    watch_parent(lambda: leave(HOST_GONE_CODE, HOST_GONE))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: leave(128 + number))
     app.run()
     return app.return_code or 0
 

@@ -157,12 +157,13 @@ async def test_before_the_host_is_up_the_screen_waits(console: Console) -> None:
 
 async def test_a_host_that_is_gone_ends_the_console(console: Console) -> None:
     host, clock = StubHost(), [0.0]
-    async with console(host, "overview", clock=lambda: clock[-1]) as (app, _):
+    async with console(host, "overview", clock=lambda: clock[-1]) as (app, pilot):
         host.now = HostUnreachable("No host answers.", gone=True)
         for now in (1.0, 4.0, 7.0):
             assert not app._exit
             clock.append(now)
             await app.poll()
+            await pilot.pause()
         assert app._exit
         assert app.return_code == 3
         assert "gone" in str(app._exit_renderables)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,13 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self._master)
-        os.close(self._slave)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the terminal."""
+        for descriptor in (self._master, self._slave):
+            with suppress(OSError):
+                os.close(descriptor)
 
     def _read(self) -> bool:
         if not select.select([self._master], [], [], 0.05)[0]:
@@ -137,6 +143,18 @@ def test_without_its_host_it_ends_with_a_sentence(tmp_path: Path) -> None:
         running.read_until(b"console ends")
     finally:
         running.close()
+
+
+def test_a_terminal_that_is_gone_ends_it(terminal: Terminal) -> None:
+    terminal.hang_up()
+    terminal.process.send_signal(signal.SIGHUP)
+    assert terminal.process.wait() == 129
+
+
+def test_it_ends_even_when_the_app_is_stuck() -> None:
+    stuck = "import threading; from console.lifeline import end_for_certain; end_for_certain(9); l = threading.Lock(); "
+    ended = subprocess.run([sys.executable, "-c", f"{stuck} l.acquire(); l.acquire()"], check=False)
+    assert ended.returncode == 9
 
 
 def test_a_dumb_terminal_is_refused(tmp_path: Path) -> None:
