@@ -46,7 +46,9 @@ OTHER_ENGINES = re.compile(
 )
 """Tests that are about models, adapters or launchers that one text server can't be."""
 
-TEST_TIMEOUT_S = 60
+TEST_TIMEOUT_S = 180
+"""A thousand sampled tokens, which some tests ask for, take a minute on two cores."""
+
 START_TIMEOUT_S = 300.0
 
 Results = dict[str, tuple[str, str]]
