@@ -1,6 +1,7 @@
 """The record of a real engine, against what the engine itself says."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -110,7 +111,9 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engi
         yield engine
     finally:
         await asyncio.to_thread(llm.shutdown)
-        del engine.llm
+        # While the interpreter can still run its finalizer: later it complains.
+        del engine.llm, llm
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)
