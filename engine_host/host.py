@@ -7,6 +7,7 @@ One task at a time moves it; whoever asks meanwhile is told so, or takes the tas
 """
 
 import asyncio
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from engine_host.api.types import (
     StartCommand,
     StateName,
 )
-from engine_host.engine.process import DeviceKind, device_kind, engine_processes
+from engine_host.engine.process import BUILD_THREAD, DeviceKind, device_kind, engine_processes
 from engine_host.logs.ring import LogRing
 from engine_host.models.store import ModelStore
 from engine_host.options import HostOptions
@@ -37,10 +38,6 @@ WATCH_INTERVAL_S = 0.25
 
 SHUTDOWN_TIMEOUT_S = 5.0
 """What an engine gets to end by itself before its processes are killed."""
-
-
-class StartRefused(Exception):
-    """A start that can't begin; the message says why and what to do."""
 
 
 class EngineHost:
@@ -70,6 +67,7 @@ class EngineHost:
         self._state = EngineState("stopped", since=time.time())
         self._phase_began = 0.0
         self._changed = asyncio.Event()
+        self._ending = False
         self._task: asyncio.Task[None] | None = None
         self._starts = 0
 
@@ -114,7 +112,8 @@ class EngineHost:
         return self._state
 
     async def stop(self) -> None:
-        """End the engine, whatever it is doing; its processes are gone on return."""
+        """End the engine for good, whatever it is doing; its processes are gone on return."""
+        self._ending = True
         task, self._task = self._task, None
         await self._cancel(task)
         await self._end_engine()
@@ -125,10 +124,7 @@ class EngineHost:
         if task is None or task.done():
             return
         task.cancel()
-        # A model load can't be interrupted; its process can be ended, and then the load returns.
-        while not task.done():
-            await asyncio.to_thread(self._kill_processes)
-            await asyncio.wait({task}, timeout=0.2)
+        await asyncio.wait({task})
 
     async def _run_start(self, previous: asyncio.Task[None] | None) -> None:
         await self._cancel(previous)
@@ -167,7 +163,7 @@ class EngineHost:
         self._model = ModelInfo(name=path.name, path=str(path))
         self._starts += 1
         self._flight_path = self._directory / f"flight-{self._starts}"
-        engine, args = await _to_thread_uninterrupted(self._build, profile, path)
+        engine, args = await self._build_in_thread(profile, path)
         self._engine = engine
         from engine_host.engine.gateway import Gateway
         from engine_host.engine.serving import build_serving
@@ -188,6 +184,49 @@ class EngineHost:
         self._set("ready")
         took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self._state.phase_seconds.items())
         self._ring.append("info", "host", f"The engine is ready: {self._model.name} ({took}).")
+
+    async def _build_in_thread(self, profile: Profile, path: Path) -> tuple[Any, Any]:
+        """Build the engine in a thread of its own, which the end of this process does not wait for.
+
+        The thread can't be stopped, and forgetting it would leave an engine nobody owns: when cancelled, this ends the
+        engine's processes, which makes it return, and waits for that; unless the host is ending, and all with it.
+        """
+        loop = asyncio.get_running_loop()
+        built: asyncio.Future[tuple[Any, Any]] = loop.create_future()
+
+        def deliver(result: tuple[Any, Any] | None, error: BaseException | None) -> None:
+            if built.cancelled():
+                return
+            if result is not None:
+                built.set_result(result)
+            else:
+                built.set_exception(error or RuntimeError("the engine was not built"))
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = self._build(profile, path)
+            except BaseException as caught:
+                error = caught
+            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                loop.call_soon_threadsafe(deliver, result, error)
+
+        threading.Thread(target=work, name=BUILD_THREAD, daemon=True).start()
+        cancelled = False
+        while not built.done():
+            try:
+                if cancelled:
+                    await asyncio.to_thread(self._kill_processes)
+                await asyncio.wait({built}, timeout=0.2 if cancelled else None)
+            except asyncio.CancelledError:
+                if self._ending:
+                    raise
+                cancelled = True
+        if not cancelled:
+            return built.result()
+        if built.exception() is None:
+            self._engine = built.result()[0]
+        raise asyncio.CancelledError
 
     def _build(self, profile: Profile, path: Path) -> tuple[Any, Any]:
         """Import vLLM and build the engine (worker thread)."""
@@ -271,24 +310,3 @@ def _known(error: BaseException) -> Failure | None:
     if module.startswith(("engine_host.", "profiles")):
         return Failure(str(error), "Choose another model or profile to go on.")
     return None
-
-
-async def _to_thread_uninterrupted(function: Any, *args: Any) -> Any:
-    """Run in a worker thread; when cancelled, wait for the thread to return before passing the cancellation on.
-
-    A thread that builds an engine can't be stopped: forgetting it would leave an engine that nobody owns.
-    """
-    future = asyncio.ensure_future(asyncio.to_thread(function, *args))
-    cancelled = False
-    while not future.done():
-        try:
-            await asyncio.wait({future})
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        if future.exception() is None:
-            engine = future.result()[0]
-            with suppress(Exception):
-                await asyncio.to_thread(engine.shutdown, SHUTDOWN_TIMEOUT_S)
-        raise asyncio.CancelledError
-    return future.result()

@@ -9,11 +9,12 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from engine_host.engine.process import prepare_environment, start_forkserver
+from engine_host.engine.process import BUILD_THREAD, prepare_environment, start_forkserver
 from engine_host.logs.capture import RealDescriptors, capture_output, save_descriptors
 from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
@@ -41,11 +42,12 @@ def run(options: HostOptions, screen: Sequence[str] | None) -> int:
         )
         supervisor.launch()
     forkserver_pid = -1
+    code = 1
     try:
         capture_output(ring)
         prepare_environment(directory)
         forkserver_pid = start_forkserver()
-        return _serve(options, directory, ring, supervisor, descriptors, forkserver_pid)
+        code = _serve(options, directory, ring, supervisor, descriptors, forkserver_pid)
     finally:
         if supervisor is not None:
             supervisor.stop()
@@ -53,6 +55,10 @@ def run(options: HostOptions, screen: Sequence[str] | None) -> int:
             with suppress(ProcessLookupError):
                 os.kill(forkserver_pid, signal.SIGKILL)
         shutil.rmtree(directory, ignore_errors=True)
+    if any(thread.name == BUILD_THREAD for thread in threading.enumerate()):
+        # It is in the middle of importing vLLM, and the interpreter can't be taken down around it.
+        os._exit(code)
+    return code
 
 
 def _serve(

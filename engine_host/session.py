@@ -75,9 +75,8 @@ class Session:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._quit.set)
-        private = make_app(
-            self, extra_routes=admin_routes(self._host, self._ports, self._snapshots, self._ring, self._quit.set)
-        )
+        admin = admin_routes(self._host, self._ports, self._snapshots, self._ring, self._quit.set)
+        private = make_app(self, extra_routes=admin, trusted=True)
         self._sampler.start()
         feed = asyncio.create_task(self._feed_hub(), name="feed-hub")
         try:

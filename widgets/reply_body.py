@@ -16,6 +16,8 @@ LONGEST_MARKDOWN = 8_000
 """Characters from which on a block stays plain text when it has ended: drawing it would hold up the screen."""
 LONG_SECTION = 6_000
 """Characters from which on the next block begins a new section."""
+LIVE_SECTIONS = 1
+"""Ended sections that stay live Markdown while the reply goes on."""
 PLAIN_PART = 2_000
 """Characters from which on plain text goes on in a new widget: the last one is laid out with each piece."""
 
@@ -66,7 +68,10 @@ class ReplyBody(Vertical):
 
     async def collapse(self) -> None:
         """Turn each Markdown section of a finished text into one static widget."""
-        for live in list(self.query(Markdown)):
+        await self._collapse_sections(list(self.query(Markdown)))
+
+    async def _collapse_sections(self, sections: list[Markdown]) -> None:
+        for live in sections:
             old = StaticMarkdown("", hyperlinks=False, code_theme="ansi_dark")
             old.markup = live.source
             old.parsed = parser().parse(live.source)
@@ -112,6 +117,8 @@ class ReplyBody(Vertical):
             await self._markdown.remove()
         self._markdown, self._plain = None, []
         self._start = self._shown = end
+        # Each piece lays all live widgets of the reply out again, and a section is hundreds of them.
+        await self._collapse_sections(list(self.query(Markdown))[:-LIVE_SECTIONS])
 
 
 def parser() -> MarkdownIt:

@@ -8,11 +8,15 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+from vllm.exceptions import RetryableRequestError
 from vllm.outputs import PoolingRequestOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from engine_host.port.context import request_context
 from engine_host.telemetry.hub import TelemetryHub
+
+ENGINE_DIED = "The engine ended while it worked on this request. Nothing is wrong with the request: send it again."
 
 
 class Gateway:
@@ -74,6 +78,9 @@ class Gateway:
             if whole is not None:
                 whole.outputs.sort(key=lambda part: part.index)
                 yield whole
+        except EngineDeadError as error:
+            reason = "error"
+            raise RetryableRequestError(ENGINE_DIED) from error
         except Exception:
             reason = "error"
             raise

@@ -20,6 +20,9 @@ DeviceKind = Literal["cpu", "cuda"]
 
 PRELOAD = ("engine_host.engine.guard", "engine_host.engine.preload")
 
+BUILD_THREAD = "engine-build"
+"""Name of the thread that imports vLLM and builds the engine."""
+
 MP_CONTEXT_USERS = (
     "vllm.utils.system_utils",
     "vllm.v1.engine.utils",

@@ -1,0 +1,113 @@
+"""What the gateway passes on, drops and accounts for, on a stub engine."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine_host.telemetry.hub import TelemetryHub
+from tests.support import small_model
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    from engine_host.engine.serve_args import parse_serve_args
+    from engine_host.engine.stub import StubEngine
+
+    return StubEngine(parse_serve_args(str(small_model("float32")), [], {"max_model_len": 256}))
+
+
+class Clock:
+    """Moves on by a tenth of a second each time it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        self.now += 0.1
+        return self.now
+
+
+@pytest.fixture
+def hub() -> TelemetryHub:
+    return TelemetryHub(clock=lambda: 110.0, wall=lambda: 0.0)
+
+
+def words(*texts: str) -> Any:
+    from engine_host.engine.stub import Delta
+
+    def script(*_: Any) -> Iterator[Any]:
+        for number, text in enumerate(texts):
+            yield Delta(text, finish_reason="stop" if number + 1 == len(texts) else None)
+
+    return script
+
+
+async def collect(engine: Any, hub: TelemetryHub, kind: str, **options: Any) -> list[Any]:
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    from engine_host.engine.gateway import Gateway
+
+    params = SamplingParams(max_tokens=8, output_kind=RequestOutputKind[kind])
+    stream = Gateway(engine, hub, Clock()).generate({"prompt_token_ids": [1, 2, 3]}, params, "r1", **options)
+    return [output async for output in stream]
+
+
+async def test_a_caller_of_the_final_output_gets_one_and_each_token_is_timed(engine: Any, hub: TelemetryHub) -> None:
+    engine.script = words("a", "b", "c")
+    (output,) = await collect(engine, hub, "FINAL_ONLY")
+    assert (output.outputs[0].text, len(output.outputs[0].token_ids), output.finished) == ("abc", 3, True)
+    latency = hub.latency()
+    assert latency.ttft is not None
+    assert latency.ttl is not None
+    assert (latency.ttft.count, latency.ttl.count) == (1, 2)
+    assert hub.totals.finished["stop"] == 1
+
+
+async def test_a_stream_passes_through_unchanged(engine: Any, hub: TelemetryHub) -> None:
+    engine.script = words("a", "b")
+    assert [output.outputs[0].text for output in await collect(engine, hub, "DELTA")] == ["a", "b"]
+
+
+async def test_the_callers_parameters_are_not_touched(engine: Any, hub: TelemetryHub) -> None:
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    from engine_host.engine.gateway import Gateway
+
+    engine.script = words("a")
+    params = SamplingParams(max_tokens=8, output_kind=RequestOutputKind.FINAL_ONLY)
+    async for _ in Gateway(engine, hub).generate({"prompt_token_ids": [1]}, params, "r1"):
+        pass
+    assert params.output_kind == RequestOutputKind.FINAL_ONLY
+
+
+async def test_a_clients_priority_never_reaches_the_engine(engine: Any, hub: TelemetryHub) -> None:
+    engine.script = words("a")
+    await collect(engine, hub, "DELTA", priority=-5)
+    assert "priority" not in engine.received[-1][2]
+
+
+async def test_a_stream_that_is_left_is_aborted_and_counted_so(engine: Any, hub: TelemetryHub) -> None:
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    from engine_host.engine.gateway import Gateway
+
+    engine.script = words("a", "b", "c")
+    params = SamplingParams(max_tokens=8, output_kind=RequestOutputKind.DELTA)
+    stream = Gateway(engine, hub).generate({"prompt_token_ids": [1]}, params, "left")
+    await anext(stream)
+    assert [row.id for row in hub.requests(None)] == ["left"]
+    await stream.aclose()
+    assert "left" in engine.aborted
+    assert hub.requests(None) == ()
+    assert hub.totals.finished["abort"] == 1
+
+
+async def test_an_engine_that_dies_is_a_sentence_and_may_be_tried_again(engine: Any, hub: TelemetryHub) -> None:
+    from vllm.exceptions import RetryableRequestError
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    engine.script = lambda *_: iter([*[*words("a", "b")()][:1], EngineDeadError()])
+    with pytest.raises(RetryableRequestError, match="send it again"):
+        await collect(engine, hub, "DELTA")
+    assert hub.totals.finished["error"] == 1
