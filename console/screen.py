@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from console.terminal_modes import TerminalModes
+
 if TYPE_CHECKING:
     from engine_host.api.contract import HostApi
 
@@ -25,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.environ.get("TERM", "") in REFUSED_TERMINALS:
         sys.stderr.write("This terminal can't show the console (TERM=dumb). Serve without it: `llmconsole serve`.\n")
         return 2
+    modes = TerminalModes(sys.stdin.fileno())
     # Ctrl+C is a key here; a SIGINT from elsewhere goes to the whole process group and must not end the screen.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -45,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     app = ConsoleApp(connect, settings, notice=problem)
 
     def leave(code: int, why: str = "") -> None:
+        modes.note()
         end_for_certain(code)
         app.leave(code, why)
 
@@ -52,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: leave(128 + number))
     app.run()
+    modes.restore()
     return app.return_code or 0
 
 

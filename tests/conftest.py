@@ -22,10 +22,10 @@ settings.load_profile("llmconsole")
 
 @pytest.fixture(scope="session")
 def live_host() -> Iterator[LiveHost]:
-    """The one host that tests of the whole share; its model answers to `stub-model` too."""
+    """The one host that tests of the whole share; its model is called `stub-model`."""
     port, runtime = free_port(), Path(tempfile.mkdtemp(prefix="llmc-", dir="/tmp"))
     command = [sys.executable, "-m", "console", "serve", "--model", str(small_model("float32")), "--port", str(port)]
-    command += ["--dtype=float32", "--max-model-len=2048", "--served-model-name", "stub-model", "smollm2"]
+    command += ["--dtype=float32", "--max-model-len=2048", "--served-model-name=stub-model"]
     command += ["--enable-auto-tool-choice", "--tool-call-parser=hermes"]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "HF_HUB_OFFLINE": "1"}
     log = (runtime / "log").open("w+")

@@ -100,7 +100,7 @@ async def test_a_named_tool_is_called(client: openai.AsyncOpenAI) -> None:
     (call,) = reply.choices[0].message.tool_calls or []
     assert call.type == "function"
     assert call.function.name == "count"
-    assert set(json.loads(call.function.arguments)) == {"n"}
+    assert isinstance(json.loads(call.function.arguments)["n"], int)
 
 
 async def test_errors_are_the_clients_own_types(client: openai.AsyncOpenAI) -> None:
