@@ -21,13 +21,26 @@ from profiles.schema import Profile
 TOKENS_PER_S = 30.0
 
 
-def _stub_engine(args: Any) -> Any:
-    from engine_host.engine.stub import Delta, StubEngine
+class Stamped:
+    """A delta whose text is the moment it is emitted: after the pause before it, not when the script made it."""
 
-    def stamped(_: list[int], params: Any) -> Iterable[Delta]:
+    tokens, index, stop_reason = 1, 0, None
+
+    def __init__(self, finish_reason: str | None) -> None:
+        self.finish_reason = finish_reason
+
+    @property
+    def text(self) -> str:
+        """Monotonic seconds now."""
+        return f" {time.monotonic():.6f}"
+
+
+def _stub_engine(args: Any) -> Any:
+    from engine_host.engine.stub import StubEngine
+
+    def stamped(_: list[int], params: Any) -> Iterable[Any]:
         for number in range(params.max_tokens):
-            last = number + 1 == params.max_tokens
-            yield Delta(f" {time.monotonic():.6f}", finish_reason="length" if last else None)
+            yield Stamped("length" if number + 1 == params.max_tokens else None)
 
     class Engine(StubEngine):
         errored = False

@@ -67,7 +67,6 @@ def screen(socket: Path) -> Iterator[None]:
         stdin=follower,
         stdout=follower,
         stderr=follower,
-        start_new_session=True,
         env=environment,
     )
     os.close(follower)

@@ -80,9 +80,11 @@ class ConsoleApp(App[None], inherit_bindings=False):
         notice: str = "",
         live: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`connect` is called once, after the first paint; `notice` is said at the start; a console that
-        isn't `live` asks the host only when `poll()` is called; `clock` counts seconds."""
+        isn't `live` asks the host only when `poll()` is called; `clock` counts seconds; `when_ready` is called when
+        the engine is first seen to serve."""
         super().__init__()
         self.settings = settings or Settings()
         self.host: HostApi | None = None
@@ -91,6 +93,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self._live = live
         self._clock = clock
         self._seen_ready = False
+        self._when_ready = when_ready
         self._refused_since: float | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         for theme in THEMES:
@@ -168,6 +171,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.say(f"{now.state.reason} Press 0 to choose what to start.", "error")
         if now.state.name == "ready" and not self._seen_ready:
             self._seen_ready = True
+            self._when_ready()
             if self.current_mode == "engine" and not now.port.error:
                 self.switch_mode("overview")
 

@@ -1,4 +1,4 @@
-"""Ends the screen for certain when it's time to, also when its terminal is gone and the app is stuck writing to it."""
+"""The screen's manners as a process: it stands back for the engine, and ends for certain when it's time to."""
 
 import os
 import threading
@@ -9,6 +9,11 @@ GRACE_S = 2.0
 """How long the app may take to leave the terminal in order; the host waits a little longer before it kills."""
 
 HOST_CHECK_S = 0.5
+
+
+def stand_back() -> None:
+    """Let the engine go first wherever both want the processor: what computes on the CPU would feel every repaint."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def end_for_certain(code: int) -> None:

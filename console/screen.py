@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return HostClient(socket)
 
     from console.app import HOST_GONE, HOST_GONE_CODE, ConsoleApp
-    from console.lifeline import end_for_certain, watch_parent
+    from console.lifeline import end_for_certain, stand_back, watch_parent
     from console.settings import SettingsError, load_settings
 
     problem = ""
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = load_settings()
     except SettingsError as error:
         settings, problem = error.usable, str(error)
-    app = ConsoleApp(connect, settings, notice=problem)
+    app = ConsoleApp(connect, settings, notice=problem, when_ready=stand_back)
 
     def leave(code: int, why: str = "") -> None:
         modes.note()

@@ -1,9 +1,10 @@
 """Ties the engine's processes to the host. Imported first in the forkserver, and nowhere else.
 
-On import this process leaves the terminal's session, so that no key and no hang-up reaches the engine, and asks the
-kernel to be killed when the host ends; every process forked from here does the same with its own parent. The kernel
+On import this process leaves the terminal's process group, so that no key and no hang-up reaches the engine, and asks
+the kernel to be killed when the host ends; every process forked from here does the same with its own parent. The kernel
 does this also in the middle of a model load, when no Python thread would get to run. A pipe would not do: the engine
-itself holds the forkserver's keep-alive pipe open.
+itself holds the forkserver's keep-alive pipe open. It stays in the session: the kernel shares the processor out by
+session first (sched(7), autogroups), and the screen could not stand back for an engine in another one.
 """
 
 import ctypes
@@ -35,6 +36,6 @@ def _after_fork() -> None:
         die_with(_forking_from)
 
 
-os.setsid()
+os.setpgid(0, 0)
 die_with(os.getppid())
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -101,7 +102,8 @@ def build_engine(args: Any, additional_config: dict[str, object], stat_loggers: 
     """Build an `AsyncLLM` from parsed serve arguments. Blocks for seconds: run it in a worker thread.
 
     `additional_config` reaches our scheduler in EngineCore under the key `llmconsole`. Raises what vLLM raises; the
-    cause of a failure in EngineCore is in the log only.
+    cause of a failure in EngineCore is in the log only. While EngineCore starts, this process has nothing to do: what
+    comes next is imported then.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
@@ -116,6 +118,7 @@ def build_engine(args: Any, additional_config: dict[str, object], stat_loggers: 
     config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
     config.scheduler_config.scheduler_cls = scheduler_class_for(config)
     config.additional_config = {**(config.additional_config or {}), "llmconsole": additional_config}
+    threading.Thread(target=importlib.import_module, args=("engine_host.engine.serving",), daemon=True).start()
     return AsyncLLM.from_vllm_config(
         config,
         usage_context=UsageContext.OPENAI_API_SERVER,

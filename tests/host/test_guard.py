@@ -82,7 +82,7 @@ def test_a_worker_ends_with_its_engine_and_the_forkserver_stays(host) -> None:  
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP])
 def test_a_signal_to_the_terminals_group_does_not_reach_the_engine(host, number) -> None:  # type: ignore[no-untyped-def]
     process, children = host
-    assert all(os.getsid(child.pid) != os.getsid(process.pid) for child in children)
+    assert all(os.getpgid(child.pid) != os.getpgid(process.pid) for child in children)
     process.send_signal(signal.SIGSTOP)  # Keep the host alive: the engine would end with it.
     os.killpg(process.pid, number)
     assert all(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
