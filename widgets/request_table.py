@@ -44,6 +44,12 @@ class _Column(NamedTuple):
     text: Callable[[RequestLine, int], str]
 
 
+def _beginning(request_id: str, width: int) -> str:
+    """The beginning of an id. Its digits are no number: where it is cut doesn't change what it says."""
+    text = one_line(request_id)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def _progress(line: RequestLine, width: int) -> str:
     done = units.count(line.output, width)
     if line.max_tokens is None:
@@ -53,7 +59,7 @@ def _progress(line: RequestLine, width: int) -> str:
 
 
 _COLUMNS = (
-    _Column("request", _ID_WIDTH, 9, lambda line, width: elide(one_line(line.id), width)),
+    _Column("request", _ID_WIDTH, 9, lambda line, width: _beginning(line.id, width)),
     _Column("state", 7, 8, lambda line, width: elide(one_line(line.state), width)),
     _Column("prompt", 7, 4, lambda line, width: units.count(line.prompt, width)),
     _Column("output", 11, 7, _progress),

@@ -102,3 +102,10 @@ async def test_a_request_is_marked_with_its_colour_in_the_page_map() -> None:
         app.table.set_requests(lines(range(2)), {"r01": "#ffaf00"})
         assert app.table.render_line(1).text.startswith("  r00")
         assert app.table.render_line(2).text.startswith("■ r01")
+
+
+def test_an_id_of_digits_is_cut_like_any_other() -> None:
+    from widgets.request_table import _beginning
+
+    assert _beginning("9259418167", 8) == "9259418…"
+    assert _beginning("92594181", 8) == "92594181"
