@@ -94,13 +94,13 @@ async def test_a_named_tool_is_called(client: openai.AsyncOpenAI) -> None:
         messages=MESSAGES,
         max_tokens=64,
         temperature=0,
-        tools=[{"type": "function", "function": {"name": "count", "parameters": parameters}}],
+        tools=[{"type": "function", "function": {"name": "count", "parameters": parameters, "strict": True}}],
         tool_choice={"type": "function", "function": {"name": "count"}},
     )
     (call,) = reply.choices[0].message.tool_calls or []
     assert call.type == "function"
     assert call.function.name == "count"
-    assert isinstance(json.loads(call.function.arguments)["n"], int)
+    assert isinstance(json.loads(call.function.arguments)["n"], int), call.function.arguments
 
 
 async def test_errors_are_the_clients_own_types(client: openai.AsyncOpenAI) -> None:
