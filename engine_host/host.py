@@ -179,7 +179,11 @@ class EngineHost:
         )
         processes = await asyncio.to_thread(engine_processes, self._forkserver_pid)
         await asyncio.to_thread(remember_processes, self._directory, processes)
-        self.flight = await asyncio.to_thread(FlightReader, self._flight_path)
+        try:
+            self.flight = await asyncio.to_thread(FlightReader, self._flight_path)
+        except OSError as error:
+            # A recorder that could not start costs the page map, not the engine.
+            self._ring.append("warning", "host", f"There is no flight record, and so no page map: {error}")
         self.serving = serving
         self._set("ready")
         took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self._state.phase_seconds.items())
