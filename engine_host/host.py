@@ -23,7 +23,14 @@ from engine_host.api.types import (
     StartCommand,
     StateName,
 )
-from engine_host.engine.process import BUILD_THREAD, DeviceKind, device_kind, engine_processes
+from engine_host.engine.process import (
+    BUILD_THREAD,
+    DeviceKind,
+    build_engine,
+    device_kind,
+    engine_processes,
+    import_engine,
+)
 from engine_host.logs.ring import LogRing
 from engine_host.models.store import ModelStore
 from engine_host.options import HostOptions
@@ -234,7 +241,7 @@ class EngineHost:
 
     def _build(self, profile: Profile, path: Path) -> tuple[Any, Any]:
         """Import vLLM and build the engine (worker thread)."""
-        from engine_host.engine.process import build_engine
+        import_engine()
         from engine_host.engine.serve_args import parse_serve_args
         from engine_host.engine.stats import stat_logger_factory
 

@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import psutil
 
+from engine_host.engine.imports import import_ahead
+
 DeviceKind = Literal["cpu", "cuda"]
 
 PRELOAD = ("engine_host.engine.guard", "engine_host.engine.preload")
@@ -80,6 +82,17 @@ def start_forkserver() -> int:
     return pid
 
 
+def import_engine() -> None:
+    """Import what building an engine takes. Blocks for seconds the first time: run it in a worker thread."""
+    import_ahead(
+        "vllm.engine.arg_utils",
+        "vllm.v1.engine.async_llm",
+        "engine_host.engine.scheduler",
+        "engine_host.engine.serve_args",
+        "engine_host.engine.stats",
+    )
+
+
 def use_forkserver() -> None:
     """Give vLLM the forkserver context in this process: its own choice knows spawn and fork only."""
 
@@ -118,7 +131,7 @@ def build_engine(args: Any, additional_config: dict[str, object], stat_loggers: 
     config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
     config.scheduler_config.scheduler_cls = scheduler_class_for(config)
     config.additional_config = {**(config.additional_config or {}), "llmconsole": additional_config}
-    threading.Thread(target=importlib.import_module, args=("engine_host.engine.serving",), daemon=True).start()
+    threading.Thread(target=import_ahead, args=("engine_host.engine.serving",), daemon=True).start()
     return AsyncLLM.from_vllm_config(
         config,
         usage_context=UsageContext.OPENAI_API_SERVER,

@@ -1,7 +1,7 @@
 """How often a snapshot of the page map may be taken."""
 
-SHARE = 0.01
-"""Most of a core's time that snapshots may take: what the flight record is allowed to cost the engine."""
+SHARE = 0.009
+"""Most of a core's time that snapshots may take in the long run; bursts stay below the 1 % that is promised."""
 
 BURST_S = 0.02
 """Snapshot time that can be saved up, in seconds: a few ends in a row are shown at once, and then the share holds."""
