@@ -9,7 +9,20 @@ import msgspec
 
 from engine_host.api.contract import ChatChunk, ChatMessage, HostError, HostUnreachable
 from engine_host.api.sse import SseParser
-from engine_host.api.types import CommandReply, HistoryPoint, LogPage, PortCommand, Snapshot, StartCommand
+from engine_host.api.types import (
+    ApplyCommand,
+    ChangeRecord,
+    CommandReply,
+    HistoryPoint,
+    LogPage,
+    PortCommand,
+    ProfileChange,
+    ProfileLine,
+    ProfileText,
+    SaveCommand,
+    Snapshot,
+    StartCommand,
+)
 
 T = TypeVar("T")
 
@@ -48,6 +61,34 @@ class HostClient:
     async def profiles(self) -> list[str]:
         """Names of the profiles the host knows."""
         return await self._get("/admin/profiles", list[str])
+
+    async def profile_lines(self) -> list[ProfileLine]:
+        """Every profile, with what is wrong with it."""
+        return await self._get("/admin/profiles/lines", list[ProfileLine])
+
+    async def profile_text(self, name: str) -> ProfileText:
+        """A profile's source."""
+        return await self._get("/admin/profiles/text", ProfileText, name=name)
+
+    async def profile_change(self, name: str) -> ProfileChange:
+        """What applying this profile to the running engine would do."""
+        return await self._get("/admin/profiles/change", ProfileChange, name=name)
+
+    async def apply_profile(self, command: ApplyCommand) -> CommandReply:
+        """Apply a profile; returns when the change is in force (live) or has been begun (rebuild)."""
+        return await self._post("/admin/profile", command)
+
+    async def cancel_change(self) -> CommandReply:
+        """Give up a change that has not reached the old engine yet."""
+        return await self._post("/admin/profile/cancel", None)
+
+    async def changes(self) -> list[ChangeRecord]:
+        """The history of changes since the host started, oldest first."""
+        return await self._get("/admin/changes", list[ChangeRecord])
+
+    async def save_profile(self, command: SaveCommand) -> CommandReply:
+        """Validate and save a user profile."""
+        return await self._post("/admin/profiles/save", command)
 
     async def start(self, command: StartCommand) -> CommandReply:
         """Start the engine, or start it again after a failure."""

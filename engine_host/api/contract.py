@@ -8,7 +8,20 @@ from typing import Protocol
 
 import msgspec
 
-from engine_host.api.types import CommandReply, HistoryPoint, LogPage, PortCommand, Snapshot, StartCommand
+from engine_host.api.types import (
+    ApplyCommand,
+    ChangeRecord,
+    CommandReply,
+    HistoryPoint,
+    LogPage,
+    PortCommand,
+    ProfileChange,
+    ProfileLine,
+    ProfileText,
+    SaveCommand,
+    Snapshot,
+    StartCommand,
+)
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -69,6 +82,34 @@ class HostApi(Protocol):
 
     async def profiles(self) -> list[str]:
         """Names of the profiles the host knows."""
+        ...
+
+    async def profile_lines(self) -> list[ProfileLine]:
+        """Every profile, with what is wrong with it."""
+        ...
+
+    async def profile_text(self, name: str) -> ProfileText:
+        """A profile's source."""
+        ...
+
+    async def profile_change(self, name: str) -> ProfileChange:
+        """What applying this profile to the running engine would do."""
+        ...
+
+    async def apply_profile(self, command: ApplyCommand) -> CommandReply:
+        """Apply a profile; returns when the change is in force (live) or has been begun (rebuild)."""
+        ...
+
+    async def cancel_change(self) -> CommandReply:
+        """Give up a change that has not reached the old engine yet."""
+        ...
+
+    async def changes(self) -> list[ChangeRecord]:
+        """The history of changes since the host started, oldest first."""
+        ...
+
+    async def save_profile(self, command: SaveCommand) -> CommandReply:
+        """Validate and save a user profile."""
         ...
 
     async def start(self, command: StartCommand) -> CommandReply:

@@ -15,6 +15,10 @@ PhaseName = Literal["import", "weights", "kv-cache", "warm-up"]
 RequestState = Literal["queued", "prefill", "decode"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+SwapStage = Literal["checking", "draining", "stopping", "building", "resuming"]
+ChangeKind = Literal["live", "rebuild", "recovery"]
+Outcome = Literal["running", "done", "rolled-back", "cancelled", "failed"]
+
 PHASES: tuple[PhaseName, ...] = ("import", "weights", "kv-cache", "warm-up")
 
 
@@ -32,6 +36,19 @@ class EngineState(msgspec.Struct, frozen=True):
     reason: str | None = None
     hint: str | None = None
     phase_seconds: dict[str, float] = {}
+
+
+class SwapProgress(msgspec.Struct, frozen=True):
+    """A change under way. `waiting_for` counts the requests that are drained first; `cancellable` until the old engine
+    goes down. `change` is the id of its line in the history of changes."""
+
+    change: int
+    stage: SwapStage
+    target: str
+    since: float
+    waiting_for: int = 0
+    held: int = 0
+    cancellable: bool = False
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -172,7 +189,17 @@ class Snapshot(msgspec.Struct, frozen=True):
     cost: Cost
     requests: tuple[RequestRow, ...]
     flight: tuple[FlightFile, ...]
+    swap: SwapProgress | None = None
+    marks: tuple["Mark", ...] = ()
     api_version: int = API_VERSION
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What to draw on a time axis: when (Unix time) the engine was changed or recovered, and to what."""
+
+    time: float
+    kind: ChangeKind
+    label: str
 
 
 class HistoryPoint(msgspec.Struct, frozen=True):
@@ -227,3 +254,100 @@ class CommandReply(msgspec.Struct, frozen=True):
 
     ok: bool
     message: str = ""
+
+
+class ProfileLine(msgspec.Struct, frozen=True):
+    """One profile of the list. `problem` is the sentence why it can't be loaded."""
+
+    name: str
+    description: str
+    builtin: bool
+    active: bool
+    problem: str | None = None
+
+
+class KnobLine(msgspec.Struct, frozen=True):
+    """One knob that would change: its dotted path, both values as text, and when a change of it takes effect."""
+
+    path: str
+    old: str
+    new: str
+    when: Literal["live", "rebuild"]
+    unit: str | None = None
+    why: str | None = None
+
+
+class PlanLine(msgspec.Struct, frozen=True):
+    """One line of a memory plan, for the running profile and for the other; bytes where `unit` is bytes.
+
+    `estimated` values are shown as `est.`; `None` is unknown.
+    """
+
+    label: str
+    unit: Literal["bytes", "pages", "sequences", "tokens"]
+    old: float | None
+    new: float | None
+    estimated: bool = False
+
+
+class ProfileChange(msgspec.Struct, frozen=True):
+    """What applying a profile would do. `refused` is the sentence why it can't be, numbers included."""
+
+    old: str
+    new: str
+    knobs: tuple[KnobLine, ...]
+    plan: tuple[PlanLine, ...]
+    rebuild: bool
+    refused: str | None = None
+
+
+class ApplyCommand(msgspec.Struct, frozen=True):
+    """Change the running profile, and where `model` is given the model."""
+
+    profile: str
+    model: str | None = None
+    who: str = "console"
+    why: str = ""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The engine's figures over `window_s` seconds before or after a change; `None` where nothing was measured."""
+
+    window_s: float
+    ttft_p50: float | None
+    ttl_p50: float | None
+    decode_tps: float | None
+    usd_per_million_output: float | None
+
+
+class ChangeRecord(msgspec.Struct, frozen=True):
+    """One line of the history of changes. `stalled_s` is the time without tokens, `None` for a live change."""
+
+    id: int
+    time: float
+    kind: ChangeKind
+    old: str
+    new: str
+    who: str
+    why: str
+    outcome: Outcome
+    message: str = ""
+    before: Figures | None = None
+    after: Figures | None = None
+    stalled_s: float | None = None
+
+
+class ProfileText(msgspec.Struct, frozen=True):
+    """A profile's TOML source; `editable` unless it is built in (saving one makes the user's own of that name)."""
+
+    name: str
+    text: str
+    builtin: bool
+
+
+class SaveCommand(msgspec.Struct, frozen=True):
+    """Save a user profile: the values to set, by dotted path, in the TOML source `name` has now; comments stay."""
+
+    name: str
+    base: str
+    values: dict[str, str]
