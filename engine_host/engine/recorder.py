@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine_host.engine.live_knobs import apply, knobs_of
 from engine_host.flight.budget import SnapshotBudget
-from engine_host.flight.writer import FlightWriter, Knobs
+from engine_host.flight.knobs import as_row, clamped
+from engine_host.flight.writer import FlightWriter
 
 logger = logging.getLogger("vllm.llmconsole")
 
@@ -37,7 +39,7 @@ class FlightRecorder:
         self._pool = cache.block_pool
         self._managers = [each for each in cache.coordinator.single_type_managers if each.block_pool is self._pool]
         self._off = False
-        self._pending: deque[tuple[float, float, float, int, int, int, int]] = deque()
+        self._pending: deque[tuple[float, float, float, int, int, int, int, int]] = deque()
         self._finished = 0
         self._changed = False
         self._paused = False
@@ -51,8 +53,11 @@ class FlightRecorder:
             block_size=scheduler.block_size,
             page_bytes=_page_bytes(scheduler.kv_cache_config),
         )
-        self._writer.write_knobs(_knobs(scheduler, settings["snapshot_hz"]))
-        self._budget = SnapshotBudget(settings["snapshot_hz"], time.monotonic())
+        self._knobs = knobs_of(scheduler, settings["snapshot_hz"])
+        self._limits = (blocks, scheduler.max_model_len)
+        self._budget = SnapshotBudget(self._knobs.snapshot_hz, time.monotonic())
+        # The engine is allocated for its ceilings, and runs below them.
+        self._put_in_force(as_row(self._knobs) | settings.get("knobs", {}))
         self._snapshot()
 
     def guard(self, action: Callable[..., None], *args: Any) -> None:
@@ -65,6 +70,20 @@ class FlightRecorder:
             logger.exception("The flight record has stopped; the engine goes on without it.")
             self.stop()
 
+    def obey(self) -> None:
+        """Put in force what the host wants, before the next step is scheduled."""
+        row = self._writer.wanted.changed()
+        if row is not None:
+            self._put_in_force(row)
+
+    def _put_in_force(self, row: Any) -> None:
+        knobs = clamped(row, self._knobs, *self._limits)
+        apply(self._scheduler, knobs)
+        if knobs.snapshot_hz != self._knobs.snapshot_hz:
+            self._budget.set_rate(knobs.snapshot_hz, time.monotonic())
+        self._knobs = knobs
+        self._writer.publish(knobs)
+
     def scheduled(self, began: float, output: Any) -> None:
         """A step was scheduled; `output` is vLLM's `SchedulerOutput`."""
         ended = time.monotonic()
@@ -74,7 +93,8 @@ class FlightRecorder:
             prefill = prefill_tokens(output)
             decode = output.total_num_scheduled_tokens - prefill
             preempted, budget = len(output.preempted_req_ids or ()), self._scheduler.max_num_scheduled_tokens
-            self._pending.append((began, ended, time.monotonic(), prefill, decode, preempted, budget))
+            generation = self._knobs.generation & 0xFFFFFFFF
+            self._pending.append((began, ended, time.monotonic(), prefill, decode, preempted, budget, generation))
 
     def updated(self, began: float, output: Any) -> None:
         """The scheduler took in what the step of `output` produced."""
@@ -82,7 +102,7 @@ class FlightRecorder:
         scheduler = self._scheduler
         # Steps come back in the order they were scheduled, also where several are on their way.
         if output.total_num_scheduled_tokens and self._pending:
-            step, scheduled, executing, prefill, decode, preempted, budget = self._pending.popleft()
+            step, scheduled, executing, prefill, decode, preempted, budget, generation = self._pending.popleft()
             running, waiting = scheduler.get_request_counts()
             self._writer.write_step(
                 step,
@@ -91,6 +111,7 @@ class FlightRecorder:
                 (running, waiting, preempted, self._finished),
                 budget,
                 self._used_blocks(),
+                generation,
             )
             self._finished = 0
             self._steps_unshown += 1
@@ -190,18 +211,3 @@ def _page_bytes(config: Any) -> int | None:
     # Every tensor is a part of one allocation, and says the size of that.
     sizes = [tensor.size for tensor in config.kv_cache_tensors if not tensor.host_resident]
     return sizes[0] // config.num_blocks if sizes else None
-
-
-def _knobs(scheduler: Any, snapshot_hz: float) -> Knobs:
-    config = scheduler.scheduler_config
-    return Knobs(
-        token_budget=scheduler.max_num_scheduled_tokens,
-        token_budget_ceiling=config.max_num_batched_tokens,
-        max_active=scheduler.max_num_active_reqs,
-        max_active_ceiling=config.max_num_seqs,
-        long_prefill_threshold=config.long_prefill_token_threshold,
-        watermark_blocks=scheduler.kv_cache_manager.watermark_blocks,
-        chunked_prefill=config.enable_chunked_prefill,
-        policy=scheduler.policy.value,
-        snapshot_hz=snapshot_hz,
-    )

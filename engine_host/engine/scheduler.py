@@ -36,8 +36,9 @@ class Recorder:
                 logger.exception("The flight record can't be written; the engine goes on without it.")
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """Schedule a step, and note what it will do."""
+        """Schedule a step with the knobs the host wants, and note what it will do."""
         with self._recorder_lock:
+            self._record(FlightRecorder.obey)
             began = time.monotonic()
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
             self._record(FlightRecorder.scheduled, began, output)

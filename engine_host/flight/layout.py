@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAGIC = b"LLMCFLT\0"
-VERSION = 1
+VERSION = 2
 
 RING_STEPS = 4096
 """Steps kept: 40 s at 100 steps a second."""
@@ -46,7 +46,6 @@ HEADER = np.dtype(
 
 CONTROL = np.dtype(
     [
-        ("generation", "<u8"),
         ("token_budget", "<i8"),
         ("token_budget_ceiling", "<i8"),
         ("max_active", "<i8"),
@@ -56,9 +55,15 @@ CONTROL = np.dtype(
         ("chunked_prefill", "<i4"),
         ("policy", "<i4"),
         ("snapshot_hz", "<f8"),
+        ("generation", "<u8"),
     ]
 )
-"""Live knobs. `generation` grows with each change; `policy` is 0 for fcfs, 1 for priority."""
+"""Live knobs. `policy` is 0 for fcfs, 1 for priority, `watermark_blocks` a number of blocks.
+
+There are two: what is wanted, written by the host, and what is in force, written by the scheduler with the ceilings.
+`generation` is a sequence lock on the wanted one: odd while it is being written, even and higher than before once it
+stands. The one in force names the generation it came from.
+"""
 
 PAGES = np.dtype(
     [
@@ -90,17 +95,17 @@ STEP = np.dtype(
         ("finished", "<u4"),
         ("budget", "<u4"),
         ("used_blocks", "<u4"),
-        ("reserved", "<u4"),
+        ("generation", "<u4"),
     ]
 )
 """One scheduler step: when it began (monotonic), seconds spent in its parts, tokens scheduled.
 
 `running`, `waiting` and `used_blocks` are counted after it; `preempted` by it; `finished` are the requests that ended,
-for whatever reason, since the step before. `budget` is the token budget in force. With asynchronous scheduling
-`execute` holds the wait for the step before.
+for whatever reason, since the step before. `budget` is the token budget in force, `generation` that of the knobs in
+force. With asynchronous scheduling `execute` holds the wait for the step before.
 """
 
-STEP_STRUCT = struct.Struct("<Qd3f8I4x")
+STEP_STRUCT = struct.Struct("<Qd3f9I")
 """`STEP` for packing: some microseconds quicker than assigning to a structured array."""
 
 
@@ -113,6 +118,7 @@ class Views:
     """Numpy views on the parts of one mapped record. Arrays of pages have one entry a KV block."""
 
     header: NDArray[Any]
+    wanted: NDArray[Any]
     control: NDArray[Any]
     pages: NDArray[Any]
     refs: NDArray[np.uint16]
@@ -160,6 +166,7 @@ def _lay_out(buffer: Any, blocks: int) -> tuple[Views | None, int]:
     pairs = pair_capacity(blocks)
     parts: list[tuple[Any, int]] = [
         (HEADER, 1),
+        (CONTROL, 1),
         (CONTROL, 1),
         (PAGES, 1),
         (np.dtype("<u2"), blocks),

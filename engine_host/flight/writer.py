@@ -4,12 +4,12 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine_host.flight.knobs import Knobs, WantedKnobs, write_knobs
 from engine_host.flight.layout import (
     HEADER,
     MAGIC,
@@ -22,23 +22,6 @@ from engine_host.flight.layout import (
     record_size,
     views,
 )
-
-POLICIES = ("fcfs", "priority")
-
-
-@dataclass(frozen=True)
-class Knobs:
-    """The live knobs and their ceilings, as the control block holds them."""
-
-    token_budget: int
-    token_budget_ceiling: int
-    max_active: int
-    max_active_ceiling: int
-    long_prefill_threshold: int
-    watermark_blocks: int
-    chunked_prefill: bool
-    policy: str
-    snapshot_hz: float
 
 
 class FlightWriter:
@@ -60,6 +43,7 @@ class FlightWriter:
         self._ring = self._views.ring.data.cast("B")
         self._head = self._views.head.data
         self._step = 0
+        self.wanted = WantedKnobs(self._views.wanted)
         header = self._views.header
         header["engine_id"], header["pid"] = engine_id, os.getpid()
         header["blocks"], header["block_size"] = blocks, block_size
@@ -71,16 +55,9 @@ class FlightWriter:
         assert HEADER.itemsize >= len(MAGIC)
         beside.replace(path)
 
-    def write_knobs(self, knobs: Knobs) -> None:
-        """Publish the knobs in force."""
-        control = self._views.control[0]
-        control["token_budget"], control["token_budget_ceiling"] = knobs.token_budget, knobs.token_budget_ceiling
-        control["max_active"], control["max_active_ceiling"] = knobs.max_active, knobs.max_active_ceiling
-        control["long_prefill_threshold"] = knobs.long_prefill_threshold
-        control["watermark_blocks"] = knobs.watermark_blocks
-        control["chunked_prefill"], control["policy"] = knobs.chunked_prefill, POLICIES.index(knobs.policy)
-        control["snapshot_hz"] = knobs.snapshot_hz
-        control["generation"] += 1
+    def publish(self, knobs: Knobs) -> None:
+        """Say which knobs are in force."""
+        write_knobs(self._views.control, knobs)
 
     def write_pages(
         self,
@@ -132,15 +109,18 @@ class FlightWriter:
         requests: tuple[int, int, int, int],
         budget: int,
         used_blocks: int,
+        generation: int,
     ) -> None:
         """Append a step.
 
         `spent` are the seconds of schedule, execute and update; `tokens` the prefill and decode tokens; `requests` how
-        many run, wait, were preempted and finished; `budget` the token budget in force.
+        many run, wait, were preempted and finished; `budget` the token budget in force, `generation` that of the knobs.
         """
         number = self._step + 1
         place = self._step % RING_STEPS * STEP_STRUCT.size
-        STEP_STRUCT.pack_into(self._ring, place, number, began, *spent, *tokens, *requests, budget, used_blocks)
+        STEP_STRUCT.pack_into(
+            self._ring, place, number, began, *spent, *tokens, *requests, budget, used_blocks, generation
+        )
         self._head[0] = number
         self._step = number
 

@@ -33,12 +33,15 @@ def flight_path(tmp_path: Path) -> Path:
 def recorded(tmp_path: Path, flight_path: Path, clock: Clock) -> Callable[..., tuple[Any, FlightReader]]:
     """Makes a recorded scheduler of 64 pages and a reader of its record."""
 
-    def make(*, asynchronous: bool = False, blocks: int = 65, **arguments: Any) -> tuple[Any, FlightReader]:
+    def make(
+        *, asynchronous: bool = False, blocks: int = 65, knobs: dict[str, Any] | None = None, **arguments: Any
+    ) -> tuple[Any, FlightReader]:
         from benchmarks.bare_scheduler import bare_config, bare_scheduler
         from engine_host.engine.scheduler import RecordingAsyncScheduler, RecordingScheduler
 
         config = bare_config(tmp_path, **arguments)
-        config.additional_config = {"llmconsole": {"flight_path": str(flight_path), **BARE_SETTINGS}}
+        settings = {"flight_path": str(flight_path), "knobs": knobs or {}, **BARE_SETTINGS}
+        config.additional_config = {"llmconsole": settings}
         scheduler = bare_scheduler(RecordingAsyncScheduler if asynchronous else RecordingScheduler, config, blocks)
         return scheduler, FlightReader(flight_path)
 

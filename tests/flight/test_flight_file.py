@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_host.api.flight import CACHED, FREE, USED, FlightReader, FlightVersionError, our_id
+from engine_host.flight.knobs import Knobs
 from engine_host.flight.layout import HEADER, OWNER_BYTES, OWNER_SLOTS, RING_STEPS, pair_capacity, record_size
-from engine_host.flight.writer import FlightWriter, Knobs
+from engine_host.flight.writer import FlightWriter
 
 BLOCKS = 9
 
@@ -27,7 +28,7 @@ def write(writer: FlightWriter, blocks: int, owned: dict[str, list[int]], cached
 
 
 def write_step(writer: FlightWriter, number: int) -> None:
-    writer.write_step(float(number), (0.25, 0.5, 0.125), (number, 2), (3, 4, 5, 6), 7, 8)
+    writer.write_step(float(number), (0.25, 0.5, 0.125), (number, 2), (3, 4, 5, 6), 7, 8, 2)
 
 
 @pytest.fixture
@@ -51,14 +52,12 @@ def test_an_unknown_page_size_is_none(flight_path: Path) -> None:
     assert FlightReader(flight_path).header.page_bytes is None
 
 
-def test_knobs_are_published_with_a_generation(writer: FlightWriter, reader: FlightReader) -> None:
-    knobs = Knobs(512, 2048, 8, 16, 256, 3, True, "priority", 10.0)
-    writer.write_knobs(knobs)
-    first = reader.control
-    writer.write_knobs(knobs)
-    assert (first["token_budget"], first["token_budget_ceiling"], first["max_active_ceiling"]) == (512, 2048, 16)
-    assert (first["policy"], first["chunked_prefill"], first["long_prefill_threshold"]) == (1, 1, 256)
-    assert reader.control["generation"] == first["generation"] + 1
+def test_the_knobs_in_force_can_be_read(writer: FlightWriter, reader: FlightReader) -> None:
+    writer.publish(Knobs(512, 2048, 8, 16, 256, 3, True, "priority", 10.0, generation=6))
+    found = reader.control
+    assert (found["token_budget"], found["token_budget_ceiling"], found["max_active_ceiling"]) == (512, 2048, 16)
+    assert (found["policy"], found["chunked_prefill"], found["long_prefill_threshold"]) == (1, 1, 256)
+    assert found["generation"] == 6
 
 
 def test_pages_have_states_and_all_their_owners(writer: FlightWriter, reader: FlightReader) -> None:
