@@ -276,6 +276,14 @@ def knobs() -> tuple[Knob, ...]:
     return tuple(_knobs_of(Profile, ()))
 
 
+def value_of(profile: Profile, path: tuple[str, ...]) -> object:
+    """The effective value of the knob at `path`; `None` where it is unset or its section is off."""
+    value: object = profile
+    for name in path:
+        value = getattr(value, name, None)
+    return value
+
+
 def _knobs_of(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[Knob]:
     for name, field in section.model_fields.items():
         inner = _section_in(field.annotation)

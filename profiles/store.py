@@ -66,16 +66,23 @@ class ProfileStore:
 def read_profile(path: Path) -> tuple[Profile | None, tuple[ProfileError, ...]]:
     """The profile in `path`, or every problem found in it. Never raises."""
     try:
-        text = _read_text(path)
-        data = _parse(path, text)
-        return Profile.model_validate({"name": path.stem, **data}), ()
+        return check_text(path, read_text(path))
+    except ProfileError as problem:
+        return None, (problem,)
+
+
+def check_text(path: Path, text: str) -> tuple[Profile | None, tuple[ProfileError, ...]]:
+    """The profile that `text` would be in a file at `path`, or every problem found in it. Never raises."""
+    try:
+        return Profile.model_validate({"name": path.stem, **_parse(path, text)}), ()
     except ProfileError as problem:
         return None, (problem,)
     except ValidationError as error:
         return None, tuple(_problem(path, text, dict(detail)) for detail in error.errors(include_url=False))
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The TOML source in `path`. Raises `ProfileError` where it can't be read, is too long, or is no UTF-8."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -116,7 +123,7 @@ def _problem(path: Path, text: str, detail: dict[str, Any]) -> ProfileError:
     suggestion = None
     if detail["type"] == "extra_forbidden":
         message = f"unknown {'section' if isinstance(given, dict) else 'key'}"
-        suggestion = _nearest_key(key)
+        suggestion = nearest_key(key)
     elif detail["type"] == "value_error":
         message = str(detail["ctx"]["error"])
     else:
@@ -133,7 +140,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
-def _nearest_key(path: tuple[str, ...]) -> str | None:
+def nearest_key(path: tuple[str, ...]) -> str | None:
     """The valid key most like the unknown one: in its own section first, then anywhere (then with its section)."""
     section, name = path[:-1], path[-1]
     if near := _nearest(name, _keys_in(section)):
