@@ -43,6 +43,12 @@ def _log() -> Screen[None]:
     return LogScreen()
 
 
+def _profiles() -> Screen[None]:
+    from console.screens.profiles import ProfilesScreen
+
+    return ProfilesScreen()
+
+
 class ConsoleApp(App[None], inherit_bindings=False):
     """The operator's console of one host.
 
@@ -52,7 +58,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
     TITLE = "llmconsole"
     CSS_PATH = "console.tcss"
-    MODES = {"engine": EngineScreen, "overview": _overview, "chat": _chat, "log": _log}
+    MODES = {"engine": EngineScreen, "overview": _overview, "chat": _chat, "log": _log, "profiles": _profiles}
     DEFAULT_MODE = "engine"
     # A digit types itself where text is typed; the function key works there too.
     BINDINGS = [
@@ -60,6 +66,9 @@ class ConsoleApp(App[None], inherit_bindings=False):
         Binding("1,f1", "switch_mode('overview')", "Overview", id="mode.overview", tooltip="What the engine is doing"),
         Binding("2,f2", "switch_mode('chat')", "Chat", id="mode.chat", tooltip="Talk to the model"),
         Binding("3,f3", "switch_mode('log')", "Log", id="mode.log", tooltip="What host and engine print"),
+        Binding(
+            "4,f4", "switch_mode('profiles')", "Profiles", id="mode.profiles", tooltip="Tuning profiles, old and new"
+        ),
         Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="All keys of this screen"),
         Binding("f12", "help", "Help", id="help.always", tooltip="All keys of this screen"),
         Binding("q", "quit", "Quit", id="quit", tooltip="Stop the engine and leave"),
@@ -205,7 +214,8 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: every command of the app and of the screen on display."""
-        for mode, what in (("overview", "Overview"), ("chat", "Chat"), ("log", "Log"), ("engine", "Engine")):
+        for mode in ("overview", "chat", "log", "profiles", "engine"):
+            what = mode.capitalize()
             yield SystemCommand(f"Go to {what}", f"Show the {what} screen", lambda mode=mode: self.switch_mode(mode))
         if isinstance(screen, HostScreen):
             yield from screen.commands()

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from engine_host.api.types import EngineState, Snapshot, StateName
+from engine_host.api.types import EngineState, Snapshot, StateName, SwapProgress
 from widgets import palette, units
 from widgets.status_bar import Segment
 
@@ -16,17 +16,34 @@ _STATES: dict[StateName, tuple[str, str]] = {
     "failed": ("✖", palette.BAD),
 }
 
+BUILDING: tuple[StateName, ...] = ("starting", "swapping", "recovering")
+"""The states in which an engine may be being built, phase by phase."""
+
 PHASE_NAMES = {"import": "import", "weights": "weights", "kv-cache": "KV cache", "warm-up": "warm-up"}
 
 
-def state_text(state: EngineState) -> str:
-    """`● ready`, `◐ weights 40 %`."""
-    words: str = state.name
-    if state.name == "starting" and state.phase is not None:
-        words = PHASE_NAMES[state.phase]
-        if state.progress is not None:
-            words += f" {units.percent(state.progress)}"
-    return f"{_STATES[state.name][0]} {words}"
+def phase_text(state: EngineState) -> str:
+    """`weights 40 %`; empty where no phase is under way."""
+    if state.phase is None:
+        return ""
+    progress = f" {units.percent(state.progress)}" if state.progress is not None else ""
+    return PHASE_NAMES[state.phase] + progress
+
+
+def stage_text(swap: SwapProgress) -> str:
+    """`building`, `draining 3`."""
+    return f"draining {units.count(swap.waiting_for)}" if swap.stage == "draining" else swap.stage
+
+
+def state_text(snapshot: Snapshot) -> str:
+    """`● ready`, `◐ weights 40 %`, `◑ swapping · draining 3`, `◒ recovering · building · weights 40 %`."""
+    state, swap = snapshot.state, snapshot.swap
+    words: list[str] = [state.name] if state.name != "starting" or not state.phase else []
+    if swap is not None:
+        words.append(stage_text(swap))
+    if state.name in BUILDING and state.phase:
+        words.append(phase_text(state))
+    return f"{_STATES[state.name][0]} {' · '.join(words)}"
 
 
 def status_segments(snapshot: Snapshot | None, problem: str) -> list[Segment]:
@@ -39,7 +56,7 @@ def status_segments(snapshot: Snapshot | None, problem: str) -> list[Segment]:
         name,
         Segment(snapshot.model.name, priority=3),
         Segment(snapshot.profile, priority=2),
-        Segment(state_text(snapshot.state), priority=9, color=_STATES[snapshot.state.name][1]),
+        Segment(state_text(snapshot), _short_state(snapshot), priority=9, color=_STATES[snapshot.state.name][1]),
         Segment(f"{port.host}:{port.port}", f":{port.port}", priority=4)
         if port.bound
         else Segment(f"✖ no port {port.port}", priority=8, color=palette.BAD),
@@ -48,6 +65,11 @@ def status_segments(snapshot: Snapshot | None, problem: str) -> list[Segment]:
     if problem:
         segments.append(Segment("▲ host silent", priority=8, color=palette.WARN))
     return segments
+
+
+def _short_state(snapshot: Snapshot) -> str:
+    """The shape of the state and the stage alone, where there is one."""
+    return "" if snapshot.swap is None else f"{_STATES[snapshot.state.name][0]} {stage_text(snapshot.swap)}"
 
 
 def clock_text(snapshot: Snapshot | None) -> str:

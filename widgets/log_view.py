@@ -47,7 +47,7 @@ class LogView(ScrollView, can_focus=True):
     BINDINGS = [
         Binding("end,G", "follow", "Follow", id="log.follow", tooltip="Jump to the end and follow it"),
         Binding("home,g", "first", "First line", id="log.first", show=False),
-        Binding("w", "toggle_wrap", "Wrap", id="log.wrap", tooltip="Wrap long lines or scroll sideways"),
+        Binding("w", "toggle_wrap", "Wrap", id="log.wrap", show=False, tooltip="Wrap long lines or scroll sideways"),
     ]
     COMPONENT_CLASSES = {f"log-view--{name}" for name in (*LEVELS, "time", "source")}
     DEFAULT_CSS = """

@@ -1,6 +1,6 @@
 """What all screens of the console share: the bar, the footer, the feed of snapshots, and the smallest size."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, cast
 
 from textual import events
@@ -11,7 +11,8 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from console.status import clock_text, status_segments
-from engine_host.api.types import Snapshot
+from engine_host.api.contract import HostError, HostUnreachable
+from engine_host.api.types import CommandReply, Snapshot
 from widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
@@ -59,6 +60,20 @@ class HostScreen(Screen[None]):
     def commands(self) -> Iterable[SystemCommand]:
         """This screen's own commands for the palette."""
         return ()
+
+    async def tell(self, asked: Awaitable[CommandReply]) -> None:
+        """Wait for the host's answer to a command, and say what it objects to."""
+        app = self.console_app
+        try:
+            reply = await asked
+        except (HostUnreachable, HostError) as error:
+            app.say(str(error), "error")
+            return
+        if not reply.ok:
+            app.say(reply.message, "error")
+        elif reply.message:
+            app.say(reply.message)
+        await app.poll()
 
     def on_mount(self) -> None:
         """Follow the app's snapshots."""

@@ -31,7 +31,9 @@ class ChatScreen(HostScreen):
     AUTO_FOCUS = "PromptArea"
     BINDINGS = [
         Binding("escape", "escape", "Stop", id="chat.stop", priority=True, tooltip="Stop the reply; leave the input"),
-        Binding("ctrl+r", "regenerate", "Again", id="chat.regenerate", tooltip="Answer the last question again"),
+        Binding(
+            "ctrl+r", "regenerate", "Again", id="chat.regenerate", show=False, tooltip="Answer the last question again"
+        ),
         Binding("ctrl+n", "new_chat", "New", id="chat.new", tooltip="Forget this chat and begin another"),
         Binding("ctrl+o", "system_prompt", "System", id="chat.system", show=False, tooltip="Edit the system prompt"),
         Binding("k", "turn(-1)", "Previous turn", id="chat.previous", show=False),

@@ -3,17 +3,15 @@
 The first screen to be painted, so it imports nothing heavy.
 """
 
-from collections.abc import Awaitable
-
 from textual.app import ComposeResult
 from textual.containers import Center, Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Button, Input, Label, Select, Static
 
 from console.screens.base import HostScreen
-from console.status import PHASE_NAMES, state_text
+from console.status import BUILDING, PHASE_NAMES, state_text
 from engine_host.api.contract import HostError, HostUnreachable
-from engine_host.api.types import PHASES, CommandReply, EngineState, PortCommand, Snapshot, StartCommand
+from engine_host.api.types import PHASES, EngineState, PortCommand, Snapshot, StartCommand
 from widgets import palette, units
 from widgets.meter import Meter
 from widgets.text import literal
@@ -78,8 +76,9 @@ class EngineScreen(HostScreen):
         self._show_phases(state)
         self._show_failure(state)
         self._show_port(snapshot)
-        self.query_one("#facts-panel").display = state.name == "ready"
-        if state.name == "ready":
+        serves = state.name in ("ready", "swapping", "recovering")
+        self.query_one("#facts-panel").display = serves
+        if serves:
             self.query_one("#facts", Static).update(_facts(snapshot))
 
     def _headline(self, snapshot: Snapshot) -> str:
@@ -87,7 +86,9 @@ class EngineScreen(HostScreen):
         name = literal(snapshot.model.name)
         if snapshot.state.name == "starting":
             return f"Starting {name} with profile {literal(snapshot.profile)} · {units.duration(spent)}"
-        return f"{state_text(snapshot.state)} · {name} · {units.duration(spent)}"
+        if snapshot.swap is not None and snapshot.swap.target != snapshot.profile:
+            name += f" · {literal(snapshot.profile)} → {literal(snapshot.swap.target)}"
+        return f"{state_text(snapshot)} · {name} · {units.duration(spent)}"
 
     def _show_phases(self, state: EngineState) -> None:
         reached = PHASES.index(state.phase) if state.phase in PHASES else None
@@ -95,11 +96,13 @@ class EngineScreen(HostScreen):
             meter = self.query_one(f"#phase-{phase}", Meter)
             seconds = state.phase_seconds.get(phase)
             took = units.duration(seconds) if seconds is not None else ""
-            if state.name == "starting" and number == reached:
+            if state.name in BUILDING and number == reached:
                 known = state.progress
                 meter.set(known, units.percent(known) if known is not None else "working …")
             elif seconds is not None or (reached is not None and number < reached) or state.name == "ready":
                 meter.set(1.0, took or "done")
+            elif reached is None and state.name in ("swapping", "recovering"):
+                meter.set(None, "before")
             else:
                 meter.set(0.0, "not reached" if state.name == "failed" else "to come")
 
@@ -155,7 +158,7 @@ class EngineScreen(HostScreen):
         command = StartCommand(model if isinstance(model, str) else None, profile if isinstance(profile, str) else None)
         host = self.console_app.host
         if host is not None:
-            await self._tell(host.start(command))
+            await self.tell(host.start(command))
 
     def _use_port(self) -> None:
         address, host = self.query_one("#address", Input).value.strip(), self.console_app.host
@@ -164,21 +167,7 @@ class EngineScreen(HostScreen):
             self.console_app.say("An address is a host and a port up to 65535, like 127.0.0.1:8001.", "error")
         elif host is not None:
             command = PortCommand(name.strip("[]") or "127.0.0.1", int(number))
-            self.run_worker(self._tell(host.set_port(command)), group="command", exclusive=True)
-
-    async def _tell(self, asked: Awaitable[CommandReply]) -> None:
-        """Wait for the host's answer to a command, and say what it objects to."""
-        app = self.console_app
-        try:
-            reply = await asked
-        except (HostUnreachable, HostError) as error:
-            app.say(str(error), "error")
-            return
-        if not reply.ok:
-            app.say(reply.message, "error")
-        elif reply.message:
-            app.say(reply.message)
-        await app.poll()
+            self.run_worker(self.tell(host.set_port(command)), group="command", exclusive=True)
 
 
 def _facts(snapshot: Snapshot) -> Content:

@@ -24,12 +24,12 @@ class HelpScreen(ModalScreen[None]):
 
     @classmethod
     def of(cls, screen: Screen[None]) -> "HelpScreen":
-        """The help for a screen as it stands, with the focused widget's own keys first."""
+        """The help for a screen as it stands, the focused widget's own keys first; dimmed keys are listed too."""
         found: dict[str, dict[str, list[str]]] = {title: {} for title in _SECTIONS}
         app = screen.app
-        for _, binding, enabled, tooltip in screen.active_bindings.values():
+        for _, binding, _, tooltip in screen.active_bindings.values():
             node = screen.active_bindings[binding.key].node
-            if not enabled or not (binding.id or binding.show) or not binding.description:
+            if not (binding.id or binding.show) or not binding.description:
                 continue
             title = _SECTIONS[2] if node is app else _SECTIONS[1] if node is screen else _SECTIONS[0]
             keys = found[title].setdefault(tooltip or binding.description, [])

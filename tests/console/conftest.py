@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,9 @@ from textual.pilot import Pilot
 from console.app import ConsoleApp
 from console.settings import Settings
 from console.theme import DARK
+
+os.environ["TZ"] = "UTC"
+time.tzset()
 
 
 @pytest.fixture

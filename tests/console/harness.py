@@ -52,5 +52,5 @@ def write_flight_record(path: Path, blocks: int = 513) -> FlightWriter:
     writer.write_pages(refs, cached, [(f"{name}-0123abcd", list(owned)) for name, owned in OWNED.items()], 1.0)
     for step in range(200):
         prefill = 512 if step % 40 < 4 else 0
-        writer.write_step(float(step), (1e-4, 2e-2, 1e-4), (prefill, 2 + step % 3), (3, 1, 0, 0), 2048, 113)
+        writer.write_step(float(step), (1e-4, 2e-2, 1e-4), (prefill, 2 + step % 3), (3, 1, 0, 0), 2048, 113, 0)
     return writer

@@ -8,12 +8,16 @@ import msgspec
 
 from engine_host.api.contract import ChatChunk, ChatMessage, HostUnreachable
 from engine_host.api.types import (
+    ApplyCommand,
+    ChangeRecord,
     CommandReply,
     Cost,
     Device,
     EngineState,
+    Figures,
     FlightFile,
     HistoryPoint,
+    KnobLine,
     KvCache,
     Latency,
     Load,
@@ -21,10 +25,15 @@ from engine_host.api.types import (
     LogRecord,
     ModelInfo,
     Percentiles,
+    PlanLine,
     PortCommand,
     PortInfo,
+    ProfileChange,
+    ProfileLine,
+    ProfileText,
     Reading,
     RequestRow,
+    SaveCommand,
     Snapshot,
     StartCommand,
 )
@@ -104,6 +113,108 @@ def history(points: int = 60) -> list[HistoryPoint]:
     ]
 
 
+PROFILES = (
+    ProfileLine("balanced", "General use on a GPU", True, False),
+    ProfileLine("broken [/b", "", False, False, "broken.toml:3: scheduler.token_bugdet: unknown key."),
+    ProfileLine("cpu-tiny", "Default without a GPU: a small model, little memory", True, True),
+    ProfileLine("quick [b]", "Mine: short steps [for chats", False, False),
+    ProfileLine("throughput", "Batch work: large steps", True, False),
+)
+
+PLAN = (
+    PlanLine("weights", "bytes", 269e6, 269e6),
+    PlanLine("KV cache", "bytes", 537e6, 1.07e9),
+    PlanLine("KV pages", "pages", 728, 1456),
+    PlanLine("sequences at full context", "sequences", 2.8, 5.6),
+    PlanLine("activations", "bytes", 61e6, 122e6, estimated=True),
+    PlanLine("free on the device", "bytes", None, None),
+)
+
+CHANGES = {
+    "balanced": ProfileChange(
+        "cpu-tiny",
+        "balanced",
+        (
+            KnobLine("engine.kv_cache_memory", "536870912", "1073741824", "rebuild", "bytes"),
+            KnobLine("engine.block_size", "32", "16", "rebuild", "tokens", "pages are laid out when the engine starts"),
+            KnobLine("scheduler.token_budget", "1024", "4096", "live", "tokens", "above the ceiling of 2048 tokens"),
+            KnobLine("scheduler.policy", "fcfs", "priority", "live"),
+        ),
+        PLAN,
+        rebuild=True,
+    ),
+    "cpu-tiny": ProfileChange("cpu-tiny", "cpu-tiny", (), PLAN[:2], rebuild=False),
+    "quick [b]": ProfileChange(
+        "cpu-tiny",
+        "quick [b]",
+        (KnobLine("scheduler.token_budget", "1024", "256", "live", "tokens", "shorter steps: [steadier TTL"),),
+        (),
+        rebuild=False,
+    ),
+    "throughput": ProfileChange(
+        "cpu-tiny",
+        "throughput",
+        (KnobLine("engine.max_model_len", "–", "131072", "rebuild", "tokens"),),
+        (PlanLine("KV cache", "bytes", 537e6, 9e9, estimated=True),),
+        rebuild=True,
+        refused="The KV cache needs 9.0 GB for a context of 131 072 tokens; 2.1 GB are free. At most 30 000 fit.",
+    ),
+}
+
+HISTORY = (
+    ChangeRecord(
+        1,
+        NOON - 500,
+        "live",
+        "balanced",
+        "quick [b]",
+        "console",
+        "TTL [too] high",
+        "done",
+        before=Figures(60, 0.082, 0.031, 58.0, 0.575),
+        after=Figures(60, 0.095, 0.028, 61.0, None),
+    ),
+    ChangeRecord(
+        2,
+        NOON - 300,
+        "rebuild",
+        "quick [b]",
+        "throughput",
+        "admin key ops",
+        "",
+        "rolled-back",
+        "The new engine did not start: 9.0 GB asked, 2.1 GB free. The old profile is back.",
+        Figures(60, 0.095, 0.028, 61.0, 0.55),
+        Figures(60, 0.101, 0.029, 60.0, 0.56),
+        24.0,
+    ),
+    ChangeRecord(
+        3,
+        NOON - 60,
+        "recovery",
+        "cpu-tiny",
+        "cpu-tiny",
+        "host",
+        "engine process killed by signal 9",
+        "done",
+        before=Figures(60, None, 0.028, 61.0, None),
+        stalled_s=3.4,
+    ),
+)
+
+SOURCE = """# My chats.
+description = "General use on a GPU"
+
+[engine]
+kv_cache_memory = "512MiB"
+
+[scheduler]
+token_budget = 1024  # short steps
+max_active = 16
+chunked_prefill = true
+"""
+
+
 class StubHost:
     """`HostApi` without a host.
 
@@ -121,7 +232,11 @@ class StubHost:
         self.reply = CommandReply(True)
         self.script: list[Sequence[ChatChunk | Exception | asyncio.Event]] = []
         self.asked: list[list[ChatMessage]] = []
-        self.commands: list[StartCommand | PortCommand] = []
+        self.commands: list[StartCommand | PortCommand | ApplyCommand | SaveCommand | str] = []
+        self.lines = list(PROFILES)
+        self.changes_of: dict[str, ProfileChange | Exception] = dict(CHANGES)
+        self.past: list[ChangeRecord] = []
+        self.source = SOURCE
         self.aborted = 0
         self.closed = False
         self.reached = asyncio.Event()
@@ -147,6 +262,40 @@ class StubHost:
     async def profiles(self) -> list[str]:
         """The names set by the test."""
         return self.profile_names
+
+    async def profile_lines(self) -> list[ProfileLine]:
+        """The lines set by the test."""
+        return self.lines
+
+    async def profile_text(self, name: str) -> ProfileText:
+        """The source set by the test, for every profile."""
+        return ProfileText(name, self.source, any(line.name == name and line.builtin for line in self.lines))
+
+    async def profile_change(self, name: str) -> ProfileChange:
+        """The change set by the test."""
+        change = self.changes_of.get(name, CHANGES["cpu-tiny"])
+        if isinstance(change, Exception):
+            raise change
+        return change
+
+    async def apply_profile(self, command: ApplyCommand) -> CommandReply:
+        """Keeps the command."""
+        self.commands.append(command)
+        return self.reply
+
+    async def cancel_change(self) -> CommandReply:
+        """Keeps that it was asked."""
+        self.commands.append("cancel")
+        return self.reply
+
+    async def changes(self) -> list[ChangeRecord]:
+        """The history set by the test."""
+        return self.past
+
+    async def save_profile(self, command: SaveCommand) -> CommandReply:
+        """Keeps the command."""
+        self.commands.append(command)
+        return self.reply
 
     async def start(self, command: StartCommand) -> CommandReply:
         """Keeps the command."""

@@ -35,7 +35,9 @@ async def test_it_starts_on_the_engine_and_goes_to_the_overview_when_ready(conso
         assert app.current_mode == "engine", "only the first time it's ready"
 
 
-@pytest.mark.parametrize(("key", "mode"), [("1", "overview"), ("2", "chat"), ("3", "log"), ("0", "engine")])
+@pytest.mark.parametrize(
+    ("key", "mode"), [("1", "overview"), ("2", "chat"), ("3", "log"), ("4", "profiles"), ("0", "engine")]
+)
 async def test_digits_change_the_mode(console: Console, key: str, mode: str) -> None:
     async with console(StubHost(IDLE), "overview") as (app, pilot):
         await pilot.press(key)
@@ -85,7 +87,7 @@ async def test_quit_never_hangs_on_a_silent_host(console: Console) -> None:
         assert app._exit
 
 
-@pytest.mark.parametrize("mode", ["overview", "chat", "log", "engine"])
+@pytest.mark.parametrize("mode", ["overview", "chat", "log", "profiles", "engine"])
 async def test_ctrl_c_says_how_to_quit(console: Console, mode: str) -> None:
     async with console(StubHost(IDLE), mode) as (app, pilot):
         await pilot.press("ctrl+c", "ctrl+c")
@@ -94,7 +96,7 @@ async def test_ctrl_c_says_how_to_quit(console: Console, mode: str) -> None:
         assert ["Ctrl+Q quits" in notification.message for notification in app._notifications] == [True]
 
 
-@pytest.mark.parametrize("mode", ["overview", "log", "engine"])
+@pytest.mark.parametrize("mode", ["overview", "log", "profiles", "engine"])
 async def test_help_lists_the_keys(console: Console, mode: str) -> None:
     async with console(StubHost(IDLE), mode) as (app, pilot):
         own = {binding.tooltip for _, binding in app.screen._bindings if binding.id}
@@ -107,7 +109,7 @@ async def test_help_lists_the_keys(console: Console, mode: str) -> None:
         assert not isinstance(app.screen, HelpScreen)
 
 
-@pytest.mark.parametrize("mode", ["overview", "chat", "log", "engine"])
+@pytest.mark.parametrize("mode", ["overview", "chat", "log", "profiles", "engine"])
 async def test_every_binding_has_an_id_and_a_tooltip(console: Console, mode: str) -> None:
     async with console(mode=mode) as (app, _):
         ours = [binding for _, binding in (*app._bindings, *app.screen._bindings) if binding.id or binding.show]
@@ -116,7 +118,7 @@ async def test_every_binding_has_an_id_and_a_tooltip(console: Console, mode: str
         assert [binding.id for binding in ours if binding.show and not binding.tooltip] == []
 
 
-@pytest.mark.parametrize("mode", ["overview", "chat", "log", "engine"])
+@pytest.mark.parametrize("mode", ["overview", "chat", "log", "profiles", "engine"])
 async def test_too_small_gives_a_hint_and_comes_back(console: Console, mode: str) -> None:
     async with console(mode=mode) as (app, pilot):
         for size in ((40, 10), (1, 1), (250, 70), (40, 40), (80, 24)):
@@ -228,10 +230,13 @@ async def test_the_palette_has_our_commands(console: Console) -> None:
         assert {"Go to Overview", "New chat", "Regenerate", "System prompt", "Quit", "Help"} <= titles
 
 
-async def test_the_footer_names_the_modes(console: Console) -> None:
-    async with console(mode="overview", size=(80, 24)) as (app, _):
-        text = [key.description for key in app.screen.query_one(Footer).query("FooterKey")]  # type: ignore[attr-defined]
-        assert [name for name in ("Overview", "Chat", "Log", "Help", "Quit") if name not in text] == []
+@pytest.mark.parametrize("mode", ["overview", "chat", "log", "profiles", "engine"])
+async def test_the_footer_names_the_modes_and_has_room_for_every_key(console: Console, mode: str) -> None:
+    async with console(StubHost(IDLE), mode, (80, 24)) as (app, _):
+        keys = app.screen.query_one(Footer).query("FooterKey")
+        text = [key.description for key in keys]  # type: ignore[attr-defined]
+        assert [name for name in ("Overview", "Chat", "Log", "Profiles", "Help", "Quit") if name not in text] == []
+        assert max(key.region.right for key in keys) <= 80
 
 
 async def test_without_colour_states_are_told_by_shape(

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from harness import settle, write_flight_record
-from stub_host import NOON, StubHost, failed, history, reply, snapshot, starting
+from stub_host import HISTORY, NOON, StubHost, failed, history, reply, snapshot, starting
 from textual.pilot import Pilot
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 
 from console import status
 from console.app import ConsoleApp
 from console.settings import Settings
 from console.theme import DARK
-from engine_host.api.types import FlightFile, LogLevel, LogRecord, PortInfo
+from engine_host.api.types import EngineState, FlightFile, LogLevel, LogRecord, PortInfo, SwapProgress
 from widgets.prompt import PromptArea
 
 SIZES = [(80, 24), (120, 40)]
@@ -91,5 +91,30 @@ def test_screen(snap_compare: Callable[..., bool], tmp_path: Path, screen: str, 
         await settle(app, pilot)
         app.clear_notifications()
         await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=arrange)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("shows", ["diff", "refused", "apply", "progress", "history"])
+def test_profiles(snap_compare: Callable[..., bool], shows: str, size: tuple[int, int]) -> None:
+    host = StubHost()
+    host.past = list(HISTORY)
+    if shows == "progress":
+        swap = SwapProgress(4, "draining", "balanced", NOON - 4.2, waiting_for=3, held=2, cancellable=True)
+        host.now = snapshot(state=EngineState("swapping", NOON - 4.2), swap=swap)
+    app = ConsoleApp(lambda: host, Settings(theme=DARK.name), live=False)
+    keys = {"diff": "uu", "refused": "dd", "apply": "uua", "progress": "", "history": "h"}[shows]
+
+    async def arrange(pilot: Pilot[None]) -> None:
+        await settle(app, pilot)
+        await pilot.press("4")
+        await settle(app, pilot)
+        for key in keys:
+            await pilot.press({"u": "up", "d": "down"}.get(key, key))
+            await settle(app, pilot)
+        for field in app.screen.query(Input):
+            field.cursor_blink = False
+        await settle(app, pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=arrange)
