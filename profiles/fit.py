@@ -58,8 +58,17 @@ def _advice(planned: MemoryPlan) -> str:
     found += _smaller_cache(planned)
     if found:
         return f"By this plan the largest that fits is {', or '.join(found)}."
-    remedy = "raise engine.gpu_memory_utilization or " if planned.kv_estimated else ""
-    return f"No engine.max_model_len and no scheduler.max_active makes it fit: {remedy}choose a smaller model."
+    return (
+        f"No engine.max_model_len and no scheduler.max_active makes it fit: {_remedy(planned)}choose a smaller model."
+    )
+
+
+def _remedy(planned: MemoryPlan) -> str:
+    """What else gives the KV cache room, where the device may have some."""
+    if planned.kv_estimated:
+        return "raise engine.gpu_memory_utilization or "
+    total, device = planned.total_bytes, planned.device_bytes
+    return "" if total is not None and device is not None and total > device else "raise engine.kv_cache_memory or "
 
 
 def _smaller_cache(planned: MemoryPlan) -> list[str]:
