@@ -22,7 +22,7 @@ def profile_change(
     running: Profile,
     built: Profile,
     new: Profile,
-    model_folder: Path,
+    model_folder: Path | None,
     new_model_folder: Path | None,
     device: Device,
     device_bytes: int | None,
@@ -30,8 +30,9 @@ def profile_change(
     """What applying `new` would do to an engine built with `built` whose live values are those of `running`.
 
     `new_model_folder` is given where the model changes too. `device_bytes` is one device's memory. Without a rebuild
-    the memory stays as it is, so both plans are the same. A model that isn't a folder on this machine has no plan.
-    Reads files: call it in a thread. Never raises: a new model that can't be read is the reason for a refusal.
+    the memory stays as it is, so both plans are the same. There is no plan without a model (`model_folder` is `None`)
+    and for one that isn't a folder on this machine. Reads files: call it in a thread. Never raises: a new model that
+    can't be read is the reason for a refusal.
     """
     found = diff(running, new, built)
     model = new_model_folder if new_model_folder is not None else model_folder
@@ -73,16 +74,18 @@ def local_device() -> tuple[Device, int | None]:
     return kind, None if total is None else int(total)
 
 
-def _plan(folder: Path, profile: Profile, device: Device, device_bytes: int | None) -> MemoryPlan | PlanError:
+def _plan(folder: Path | None, profile: Profile, device: Device, device_bytes: int | None) -> MemoryPlan | PlanError:
+    if folder is None:
+        return PlanError("There is no model yet.")
     try:
         return plan(ModelShape.read(folder), profile, device_bytes, device)
     except PlanError as error:
         return error
 
 
-def _unreadable(folder: Path, error: PlanError) -> str | None:
+def _unreadable(folder: Path | None, error: PlanError) -> str | None:
     """A folder that is here has to be readable; a name on a hub says nothing yet."""
-    return str(error) if folder.is_dir() else None
+    return str(error) if folder is not None and folder.is_dir() else None
 
 
 def _lines(old: MemoryPlan | PlanError, new: MemoryPlan | PlanError, device_bytes: int | None) -> tuple[PlanLine, ...]:

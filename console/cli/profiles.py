@@ -8,6 +8,7 @@ import typer
 from console.cli.output import error, say, table
 
 if TYPE_CHECKING:
+    from engine_host.api.types import PlanLine, ProfileChange
     from profiles.store import ProfileStore
 
 app = typer.Typer(help="List, show and check tuning profiles.", rich_markup_mode=None, no_args_is_help=True)
@@ -80,6 +81,73 @@ def check(
     if problems:
         raise typer.Exit(1)
     say(f"{len(checked)} profile{'s are' if len(checked) != 1 else ' is'} in order.")
+
+
+@app.command()
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="The profile to change from; alone, the one to change to.")],
+    second: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="The profile to change to. [default: A, from the default one]")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME|PATH", help="Show the memory both would take with this model.")
+    ] = None,
+) -> None:
+    """Show what changing from profile A to B would do: which knobs differ, and which of them need a rebuild.
+
+    Exits with 1 where B can't fit the device with the model given.
+    """
+    from engine_host.models.errors import ModelError
+    from engine_host.models.store import ModelStore
+    from engine_host.planning import local_device, profile_change
+    from profiles.errors import ProfileError
+    from profiles.model_shape import ModelShape, PlanError
+    from profiles.store import ProfileStore, default_profile
+
+    store = ProfileStore()
+    device, device_bytes = local_device()
+    names = (first, second) if second is not None else (default_profile(device), first)
+    try:
+        old, new = (store.load(name) for name in names)
+        folder = ModelStore().resolve(model) if model is not None else None
+        if folder is not None:
+            ModelShape.read(folder)
+    except (ProfileError, ModelError, PlanError) as problem:
+        error(str(problem))
+        raise typer.Exit(1) from None
+    change = profile_change(old, old, new, folder, None, device, device_bytes)
+    _print_knobs(change)
+    if change.plan:
+        say("")
+        columns = ("Memory", change.old, change.new)
+        rows = [(line.label, _amount(line, line.old), _amount(line, line.new)) for line in change.plan]
+        table(columns, rows, right=columns[1:])
+    if change.refused is not None:
+        error(change.refused)
+        raise typer.Exit(1)
+
+
+def _print_knobs(change: "ProfileChange") -> None:
+    if not change.knobs:
+        say(f"Nothing differs between {change.old} and {change.new}.")
+        return
+    table(
+        ("Key", change.old, change.new, "Unit", "Change", "Why"),
+        [(knob.path, knob.old, knob.new, knob.unit or "", knob.when, knob.why or "") for knob in change.knobs],
+        right=(change.old, change.new),
+    )
+    say("")
+    say("The engine is rebuilt." if change.rebuild else "All of it is live: in force at the next step.")
+
+
+def _amount(line: "PlanLine", value: float | None) -> str:
+    if value is None:
+        return "n/a"
+    if line.unit == "bytes":
+        text = f"{value / 1e6:,.1f} MB"
+    else:
+        text = f"{value:,.2f}" if line.unit == "sequences" else f"{value:,.0f} {line.unit}"
+    return f"est. {text}" if line.estimated else text
 
 
 def _file(store: "ProfileStore", name: str) -> Path:
