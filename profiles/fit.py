@@ -10,8 +10,9 @@ def refusal(planned: MemoryPlan) -> str | None:
     """Why the profile can't be built, with numbers and the largest values that would fit; `None` if nothing says so.
 
     Either weights, KV cache and activations together are above the device's memory, or the KV cache holds less than
-    one sequence of the context length (`check_enough_kv_cache_memory` in vllm/v1/core/kv_cache_utils.py refuses that
-    too). What is unknown refuses nothing.
+    one sequence of the context length. vLLM refuses that too (`check_enough_kv_cache_memory` in
+    vllm/v1/core/kv_cache_utils.py), but counts its null block in: with one page too few, a sequence of full length
+    would be preempted for ever. What is unknown refuses nothing.
     """
     problem = _problem(planned)
     return None if problem is None else f"{problem} {_advice(planned)}"

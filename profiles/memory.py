@@ -51,10 +51,14 @@ class MemoryPlan:
 
     @property
     def pages(self) -> int | None:
-        """KV pages, as `get_kv_cache_config_from_groups` in vllm/v1/core/kv_cache_utils.py counts them."""
+        """KV pages that requests can have.
+
+        One fewer than vLLM's blocks (`get_kv_cache_config_from_groups` in vllm/v1/core/kv_cache_utils.py): it never
+        gives its null block to a request (`BlockPool` in vllm/v1/core/block_pool.py).
+        """
         if self.kv_bytes is None or self.page_bytes is None:
             return None
-        return max(self.kv_bytes // self.page_bytes, 0)
+        return max(self.kv_bytes // self.page_bytes - 1, 0)
 
     @property
     def tokens(self) -> int | None:
@@ -63,7 +67,10 @@ class MemoryPlan:
 
     @property
     def concurrency(self) -> float | None:
-        """Sequences of the longest context held at once: vLLM's "Maximum concurrency" (pages over those of one)."""
+        """Sequences of the longest context held at once: pages over the whole pages of one.
+
+        vLLM's "Maximum concurrency", which counts the null block in.
+        """
         if self.pages is None or self.context is None:
             return None
         return self.pages / math.ceil(self.context / self.block_size)

@@ -63,9 +63,10 @@ def test_a_known_model_adds_up(llama: ModelShape) -> None:
     assert found.weights_bytes == 2 * 8_030_261_248
     # 128 KiB a token: 2 × 32 layers × 8 heads × 128 × 2 bytes.
     assert found.page_bytes == 16 * 128 * 2**10
-    assert found.pages == 5120
-    assert found.tokens == 5120 * 16
-    assert found.concurrency == 10.0
+    # 5120 blocks, one of which is vLLM's null block.
+    assert found.pages == 5119
+    assert found.tokens == 5119 * 16
+    assert found.concurrency == 5119 / 512
     assert not found.kv_estimated
 
 
@@ -220,9 +221,15 @@ def test_what_fits_is_not_refused_and_an_unknown_device_refuses_nothing(llama: M
 
 def test_less_kv_cache_than_one_sequence_names_the_longest_that_fits(llama: ModelShape) -> None:
     sentence = refusal(planned(llama, kv_cache_memory=2**30)) or ""
-    assert "holds 8192 tokens (1.07 GB)" in sentence
+    assert "holds 8176 tokens (1.07 GB)" in sentence
     assert "131072" in sentence
-    assert "engine.max_model_len = 8192." in sentence
+    assert "engine.max_model_len = 8176." in sentence
+
+
+def test_the_null_block_holds_no_part_of_a_sequence(llama: ModelShape) -> None:
+    page = planned(llama).page_bytes or 0
+    assert refusal(planned(llama, kv_cache_memory=65 * page, max_model_len=1024)) is None
+    assert refusal(planned(llama, kv_cache_memory=64 * page, max_model_len=1024)) is not None
 
 
 def test_a_kv_cache_above_the_device_names_the_one_there_is_room_for(llama: ModelShape) -> None:

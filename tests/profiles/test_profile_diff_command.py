@@ -63,11 +63,11 @@ def test_a_model_adds_the_memory_and_one_that_is_too_large_for_it_is_refused(min
     (mine / "large.toml").write_text('[engine]\nblock_size = 32\nkv_cache_memory = "1GiB"\n')
     (mine / "tight.toml").write_text('[engine]\nblock_size = 32\nkv_cache_memory = "32MiB"\n')
     fits = run("tight", "large", "--model", str(model))
-    assert row(fits, "KV pages") == ["45", "pages", "1,456", "pages"]
+    assert row(fits, "KV pages") == ["44", "pages", "1,455", "pages"]
     assert row(fits, "weights") == ["n/a", "n/a"]
     assert fits.exit_code == 0
     refused = run("large", "tight", "--model", str(model))
-    assert "engine.max_model_len = 1440" in refused.output
+    assert "engine.max_model_len = 1408" in refused.output
     assert refused.exit_code == 1
 
 
