@@ -78,10 +78,16 @@ async def _serve_ours(engine: Any, args: argparse.Namespace, stop: asyncio.Event
     from engine_host.engine.serving import build_serving
     from engine_host.port.app import make_app
     from engine_host.port.server import start_site
+    from engine_host.port.stream import OpenStreams
 
     serving = await build_serving(engine, args)
 
     class Host:
+        streams = OpenStreams()
+
+        async def admission(self) -> None:
+            return None
+
         def engine_state(self) -> EngineState:
             return EngineState("ready", 0.0)
 

@@ -1,21 +1,41 @@
-"""The host's own API, for its screens. Served on the Unix socket only, which none but its owner can open."""
+"""The host's own API, for its screens. Served on the Unix socket, which none but its owner can open.
+
+One command is on the OpenAI port too, for scripts on the same machine: applying a profile, with the admin key.
+"""
 
 import asyncio
-from collections.abc import Callable
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
-from engine_host.api.types import CommandReply, PortCommand, StartCommand
+from engine_host.api.types import (
+    ApplyCommand,
+    CommandReply,
+    PortCommand,
+    ProfileLine,
+    ProfileText,
+    SaveCommand,
+    StartCommand,
+)
 from engine_host.host import EngineHost
 from engine_host.logs.ring import LogRing
+from engine_host.models.errors import ModelError
+from engine_host.port.errors import error_response
 from engine_host.ports import Ports
 from engine_host.snapshots import SnapshotSource
+from profiles.edit import save_values
+from profiles.errors import ProfileError
+from profiles.store import BUILTIN_DIR, ProfileStore
 
 MAX_LOG_RECORDS = 5_000
 
-_Command = TypeVar("_Command", StartCommand, PortCommand)
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+_Command = TypeVar("_Command", StartCommand, PortCommand, ApplyCommand, SaveCommand)
 
 
 def admin_routes(
@@ -39,6 +59,32 @@ def admin_routes(
     async def profiles(_: web.Request) -> web.Response:
         return _json(await asyncio.to_thread(lambda: [profile.name for profile in host.profiles.list()[0]]))
 
+    async def profile_lines(_: web.Request) -> web.Response:
+        return _json(await asyncio.to_thread(_lines, host.profiles, host.profile_name))
+
+    async def profile_text(request: web.Request) -> web.Response:
+        return _json(await asyncio.to_thread(_text, host.profiles, request.query.get("name", "")))
+
+    async def profile_change(request: web.Request) -> web.Response:
+        return _json(await host.plan(request.query.get("name", "")))
+
+    async def apply(request: web.Request) -> web.Response:
+        return _json(await apply_command(host, await _command(request, ApplyCommand)))
+
+    async def cancel(_: web.Request) -> web.Response:
+        return _json(host.cancel_change())
+
+    async def changes(_: web.Request) -> web.Response:
+        return _json(host.changes.records())
+
+    async def save(request: web.Request) -> web.Response:
+        command = await _command(request, SaveCommand)
+        try:
+            path = await asyncio.to_thread(save_values, host.profiles, command.name, command.base, command.values)
+        except (ProfileError, OSError) as error:
+            return _json(CommandReply(False, str(error)))
+        return _json(CommandReply(True, f"Saved as {path}."))
+
     async def start(request: web.Request) -> web.Response:
         return _json(host.start(await _command(request, StartCommand)))
 
@@ -55,10 +101,96 @@ def admin_routes(
         web.get("/admin/log", log),
         web.get("/admin/models", models),
         web.get("/admin/profiles", profiles),
+        web.get("/admin/profiles/lines", _said(profile_lines)),
+        web.get("/admin/profiles/text", _said(profile_text)),
+        web.get("/admin/profiles/change", _said(profile_change)),
+        web.post("/admin/profiles/save", save),
+        web.post("/admin/profile", apply),
+        web.post("/admin/profile/cancel", cancel),
+        web.get("/admin/changes", changes),
         web.post("/admin/start", start),
         web.post("/admin/port", port),
         web.post("/admin/quit", quit_),
     ]
+
+
+def public_admin_routes(host: EngineHost, admin_key: str | None) -> list[web.RouteDef]:
+    """`POST /admin/profile` for the OpenAI port: for a client on this machine that has the key. None without a key."""
+    if not admin_key:
+        return []
+
+    async def apply(request: web.Request) -> web.Response:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        given = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+        if not hmac.compare_digest(given.encode(), admin_key.encode()):
+            return error_response(
+                401,
+                "Applying a profile needs the admin key: send it as 'Authorization: Bearer KEY'.",
+                kind="AuthenticationError",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        if not _local(request.remote):
+            return error_response(403, "Profiles are applied from this machine only.", kind="PermissionDeniedError")
+        reply = await apply_command(host, await _command(request, ApplyCommand))
+        return _json(reply) if reply.ok else error_response(409, reply.message, kind="ConflictError")
+
+    return [web.post("/admin/profile", apply)]
+
+
+async def apply_command(host: EngineHost, command: ApplyCommand) -> CommandReply:
+    """Apply a profile; what is wrong with it or with the model is the reply's sentence."""
+    try:
+        return await host.apply(command)
+    except (ProfileError, ModelError) as error:
+        return CommandReply(False, str(error))
+
+
+def _local(address: str | None) -> bool:
+    try:
+        return address is not None and ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _said(
+    handler: Callable[[web.Request], Awaitable[web.Response]],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """The handler, with what is wrong with a profile or a model as the reply's sentence."""
+
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            return await handler(request)
+        except (ProfileError, ModelError) as error:
+            return error_response(422, str(error))
+
+    return handle
+
+
+def _lines(store: ProfileStore, active: str) -> list[ProfileLine]:
+    profiles, problems = store.list()
+    files = store.files()
+    good = {
+        profile.name: ProfileLine(
+            profile.name, profile.description, files[profile.name].parent == BUILTIN_DIR, profile.name == active
+        )
+        for profile in profiles
+    }
+    found = []
+    for name, path in files.items():
+        said = [str(problem) for problem in problems if str(path) in str(problem) or path.name in str(problem)]
+        broken = ProfileLine(
+            name, "", path.parent == BUILTIN_DIR, name == active, "\n".join(said) or "It can't be read."
+        )
+        found.append(good.get(name, broken))
+    return found
+
+
+def _text(store: ProfileStore, name: str) -> ProfileText:
+    path = store.file(name)
+    try:
+        return ProfileText(name, path.read_text(), path.parent == BUILTIN_DIR)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(path, f"can't be read: {error}") from error
 
 
 def _json(value: object) -> web.Response:

@@ -1,82 +1,125 @@
 """The engine's life: what state it is in, and the steps from one to the next.
 
-    stopped → starting(phase) → ready → stopped
+    stopped → starting(phase) → ready ⇄ swapping, ready ⇄ recovering → stopped
                      └────────────┴──→ failed(reason) → starting …
 
-One task at a time moves it; whoever asks meanwhile is told so, or takes the task's place by cancelling it.
+One task lives it from the start on: a change, a death and an end come one after the other, never at once.
 """
 
 import asyncio
-import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine_host.api.flight import FlightReader
 from engine_host.api.types import (
+    ApplyCommand,
     CommandReply,
     EngineState,
+    Figures,
     FlightFile,
     ModelInfo,
+    Outcome,
     PhaseName,
+    ProfileChange,
     StartCommand,
     StateName,
+    SwapProgress,
+    SwapStage,
 )
-from engine_host.engine.process import (
-    BUILD_THREAD,
-    DeviceKind,
-    build_engine,
-    device_kind,
-    engine_processes,
-    import_engine,
-)
+from engine_host.building import Built, EngineBuilder
+from engine_host.changes import ChangeLog
+from engine_host.engine.process import DeviceKind
+from engine_host.flight.knobs import KnobRefusedError, Knobs
 from engine_host.logs.ring import LogRing
 from engine_host.models.store import ModelStore
 from engine_host.options import HostOptions
-from engine_host.runtime import remember_processes
+from engine_host.planning import profile_change
 from engine_host.startup import Failure, explain, progress_of
 from engine_host.telemetry.hub import TelemetryHub
 from profiles.schema import Profile
 from profiles.store import ProfileStore, default_profile
 
 WATCH_INTERVAL_S = 0.25
-"""How often a ready engine is asked whether it is alive."""
+"""How often a ready engine is asked whether it is alive and makes steps."""
 
-SHUTDOWN_TIMEOUT_S = 5.0
-"""What an engine gets to end by itself before its processes are killed."""
+DRAIN_INTERVAL_S = 0.05
+
+LOG_LAG_S = 0.3
+"""How long an ended process's last lines may still be on their way through the pipe."""
+
+BACK_OFF_S = 1.0
+"""Pause before the second try in a row to bring a dead engine back; it doubles with each, up to `MAX_BACK_OFF_S`."""
+
+MAX_BACK_OFF_S = 30.0
+
+STABLE_S = 60.0
+"""An engine that has lived for this long has recovered: what comes after is a new failure, not the next in a row."""
+
+NOT_BACK = "The engine died, and could not be brought back. Nothing is wrong with the request: send it again later."
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A change to be made by a rebuild."""
+
+    command: ApplyCommand
+    profile: Profile
+    path: Path
+    change: int
+    cancelled: asyncio.Event
 
 
 class EngineHost:
     """Owns one engine and says what it is doing. All methods are for the event loop's thread.
 
-    `directory` is this host's runtime folder, where the flight record goes.
+    `directory` is this host's runtime folder, where the flight record goes; `device_bytes` says how much memory the
+    device has, `None` if that isn't known; `figures` measures what the history of changes compares.
     """
 
     def __init__(
-        self, options: HostOptions, ring: LogRing, hub: TelemetryHub, directory: Path, forkserver_pid: int
+        self,
+        options: HostOptions,
+        ring: LogRing,
+        hub: TelemetryHub,
+        directory: Path,
+        forkserver_pid: int,
+        device_bytes: Callable[[], int | None],
+        figures: Callable[[], Figures],
     ) -> None:
         self.options = options
         self.hub = hub
         self.profiles = ProfileStore(options.config_dir / "profiles")
         self.models = ModelStore(options.data_dir / "models")
-        self.device: DeviceKind = device_kind()
+        self.changes = ChangeLog(figures)
+        self.swap: SwapProgress | None = None
+        self._builder = EngineBuilder(options, ring, hub, directory, forkserver_pid, self._look)
         self.profile_name = options.profile or default_profile(self.device)
         self.profile: Profile | None = None
         self.model_name = options.model
-        self.serving: Any = None
-        self.flight: FlightReader | None = None
         self._ring = ring
-        self._directory = directory
-        self._forkserver_pid = forkserver_pid
-        self._engine: Any = None
+        self._device_bytes = device_bytes
+        self._built: Built | None = None
         self._model = ModelInfo(name=options.model or "", path=options.model or "")
         self._state = EngineState("stopped", since=time.time())
         self._phase_began = 0.0
         self._changed = asyncio.Event()
         self._ending = False
         self._task: asyncio.Task[None] | None = None
-        self._starts = 0
+        self._news = asyncio.Event()
+        self._wanted: _Wanted | None = None
+        self._failures = 0
+        self._ready_since = 0.0
+        self._steps_seen = 0
+        self._step_seen_at = 0.0
+
+    @property
+    def device(self) -> DeviceKind:
+        """What engines run on."""
+        return self._builder.device
 
     @property
     def state(self) -> EngineState:
@@ -90,25 +133,38 @@ class EngineHost:
 
     @property
     def engine(self) -> Any:
-        """The live `AsyncLLM`, `None` until ready."""
-        return self._engine
+        """The live `AsyncLLM`, `None` where there is none."""
+        return self._built.engine if self._built is not None else None
+
+    @property
+    def serving(self) -> Any:
+        """vLLM's serving classes over the live engine, `None` where there is none."""
+        return self._built.serving if self._built is not None else None
+
+    @property
+    def flight(self) -> FlightReader | None:
+        """The live engine's flight record."""
+        return self._built.flight if self._built is not None else None
 
     def flight_files(self) -> tuple[FlightFile, ...]:
         """Where the live engine's flight record lies."""
-        return (FlightFile(0, str(self._flight_path)),) if self.flight is not None else ()
+        if self._built is None or self._built.flight is None:
+            return ()
+        return (FlightFile(0, str(self._built.flight_path)),)
 
     def start(self, command: StartCommand | None = None) -> CommandReply:
         """Begin starting an engine, with another model or profile where `command` names one. Returns at once."""
         command = command or StartCommand()
-        if self._state.name == "ready":
-            return CommandReply(False, "The engine is running. Stop it first to start it with something else.")
+        if self._state.name in ("ready", "swapping", "recovering"):
+            return CommandReply(False, "The engine is running. Apply another profile to change it.")
         previous = self._task
         if command.model is not None:
             self.model_name = command.model
         if command.profile is not None:
             self.profile_name = command.profile
+        self._failures = 0
         self._set("starting", phase="import")
-        self._task = asyncio.create_task(self._run_start(previous), name="engine-start")
+        self._task = asyncio.create_task(self._live(previous), name="engine-life")
         return CommandReply(True)
 
     async def until(self, *names: StateName) -> EngineState:
@@ -118,14 +174,284 @@ class EngineHost:
             await changed.wait()
         return self._state
 
+    async def admission(self) -> None:
+        """Wait while the engine is being changed or brought back; returns at once in every other state."""
+        await self.until("stopped", "starting", "ready", "failed")
+
     async def stop(self) -> None:
         """End the engine for good, whatever it is doing; its processes are gone on return."""
-        self._ending = True
+        self._ending = self._builder.ending = True
         task, self._task = self._task, None
         await self._cancel(task)
-        await self._end_engine()
+        await self._take_down()
         if self._state.name != "failed":
             self._set("stopped")
+
+    # Changing what runs.
+
+    async def plan(self, name: str, model: str | None = None) -> ProfileChange:
+        """What applying the profile `name` would do. Raises `ProfileError` or `ModelError`."""
+        return (await self._planned(name, model))[0]
+
+    async def apply(self, command: ApplyCommand) -> CommandReply:
+        """Change the running profile: live knobs at once, anything else by a rebuild that is begun here."""
+        if (refusal := self._not_now()) is not None:
+            return refusal
+        change, profile, path = await self._planned(command.profile, command.model)
+        if (refusal := self._not_now()) is not None:
+            return refusal
+        assert self.profile is not None
+        assert self._built is not None
+        if change.refused is not None:
+            return CommandReply(False, change.refused)
+        if change.rebuild or path != self._built.path:
+            number = self.changes.begin("rebuild", self.profile_name, profile.name, command.who, command.why)
+            self._wanted = _Wanted(command, profile, path, number, asyncio.Event())
+            self._progress("checking", cancellable=True)
+            self._news.set()
+            return CommandReply(True, f"Applying {profile.name}: the engine is rebuilt, and requests go on in it.")
+        try:
+            self._want(profile)
+        except KnobRefusedError as error:
+            return CommandReply(False, str(error))
+        number = self.changes.begin("live", self.profile_name, profile.name, command.who, command.why)
+        self.profile, self.profile_name = profile, profile.name
+        self.changes.finish(number, "done")
+        self._ring.append("info", "host", f"Profile {profile.name} is in force ({command.who}).")
+        return CommandReply(True, f"{profile.name} is in force from the next step on.")
+
+    def cancel_change(self) -> CommandReply:
+        """Give up the change under way, if it has not reached the engine yet."""
+        if self._wanted is None or self.swap is None:
+            return CommandReply(False, "No change is under way.")
+        if not self.swap.cancellable:
+            return CommandReply(False, "The old engine is already being taken down: the change can't be cancelled.")
+        self._wanted.cancelled.set()
+        return CommandReply(True)
+
+    def _not_now(self) -> CommandReply | None:
+        if self._wanted is not None:
+            return CommandReply(
+                False, f"{self._wanted.profile.name} is being applied. Wait for that, or cancel it, and ask again."
+            )
+        if self._state.name != "ready":
+            return CommandReply(False, f"The engine is {self._state.name}: a profile is applied to one that serves.")
+        return None
+
+    async def _planned(self, name: str, model: str | None) -> tuple[ProfileChange, Profile, Path]:
+        profile = await asyncio.to_thread(self.profiles.load, name)
+        path = await asyncio.to_thread(self.models.resolve, model or self.model_name or profile.engine.model)
+        built, running = self._built, self.profile or profile
+        change = await asyncio.to_thread(
+            profile_change,
+            running,
+            built.profile if built is not None else running,
+            profile,
+            built.path if built is not None else path,
+            path if built is not None and path != built.path else None,
+            self.device,
+            self._device_bytes(),
+        )
+        return change, profile, path
+
+    def _want(self, profile: Profile) -> None:
+        """Write the live knobs of `profile` into the engine's control block. Raises `KnobRefusedError`."""
+        assert self._built is not None
+        control, knobs = self._built.control, profile.live_values()
+        if control is None:
+            raise KnobRefusedError("This engine has no flight record, through which knobs are changed. Start it again.")
+        now = control.in_force
+        control.want(
+            Knobs(
+                token_budget=knobs.token_budget,
+                token_budget_ceiling=now.token_budget_ceiling,
+                max_active=knobs.max_active,
+                max_active_ceiling=now.max_active_ceiling,
+                long_prefill_threshold=knobs.long_prefill_threshold,
+                watermark_blocks=int(knobs.watermark * control.blocks),
+                chunked_prefill=knobs.chunked_prefill,
+                policy=knobs.policy,
+                snapshot_hz=knobs.snapshot_hz,
+            ),
+            self._model.max_model_len or 0,
+        )
+
+    # The life.
+
+    async def _live(self, previous: asyncio.Task[None] | None) -> None:
+        await self._cancel(previous)
+        await self._take_down()
+        profile = path = None
+        try:
+            profile = await asyncio.to_thread(self.profiles.load, self.profile_name)
+            path = await asyncio.to_thread(self.models.resolve, self.model_name or profile.engine.model)
+            self.profile = profile
+            self._model = ModelInfo(name=path.name, path=str(path))
+        except Exception as error:
+            self._fail(_known(error) or explain(error, []))
+            return
+        failure = await self._bring_up(profile, path)
+        if failure is not None:
+            self._fail(failure)
+            return
+        self._ready()
+        while self._built is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), WATCH_INTERVAL_S)
+            self._news.clear()
+            self.changes.tick()
+            if self._built.engine.errored:
+                await self._recover("it ended unexpectedly")
+            elif (stood := self._standing_still()) is not None:
+                await self._recover(f"it has made no step for {stood:.0f} s while requests run")
+            elif self._wanted is not None:
+                await self._swap(self._wanted)
+                self._wanted = self.swap = None
+
+    async def _bring_up(self, profile: Profile, path: Path) -> Failure | None:
+        """Build an engine and make it the one that runs; what went wrong otherwise."""
+        mark = self._ring.tail(1)
+        began = mark[0].sequence if mark else 0
+        self._ring.sinks.append(self._watch_start)
+        self._loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.options.start_timeout_s):
+                self._built = await self._builder.build(profile, path)
+        except TimeoutError:
+            return Failure(
+                f"The engine was not ready after {self.options.start_timeout_s:.0f} s and was ended.",
+                "See the log for where it stood, or choose another model.",
+            )
+        except Exception as error:
+            await self._builder.take_down(None)
+            await asyncio.sleep(LOG_LAG_S)
+            log = self._ring.page(began, 20_000).records if began else self._ring.tail(20_000)
+            return _known(error) or explain(error, log)
+        finally:
+            self._ring.sinks.remove(self._watch_start)
+        self._model = self._built.model
+        return None
+
+    async def _swap(self, wanted: _Wanted) -> None:
+        """Rebuild the engine with another profile, and carry over what runs in it."""
+        assert self._built is not None
+        assert self.profile is not None
+        old, gateway = self._built, self._builder.gateway
+        other_model = wanted.path != old.path
+        self._set("swapping", phase=None)
+        if not await self._drained(wanted, other_model):
+            self.changes.finish(wanted.change, "cancelled", "Cancelled before the engine was touched.")
+            self._set("ready")
+            return
+        self._progress("stopping")
+        stalled_since = time.monotonic()
+        await gateway.cut(end=other_model)
+        await self._take_down()
+        self._progress("building")
+        outcome: Outcome = "done"
+        message = ""
+        failure = await self._bring_up(wanted.profile, wanted.path)
+        if failure is not None:
+            outcome, message = "rolled-back", f"{failure.reason} {failure.hint}"
+            self._ring.append("error", "host", f"{wanted.profile.name} could not be applied: {failure.reason}")
+            self._progress("building", target=old.profile.name)
+            failure = await self._bring_up(old.profile, old.path)
+        else:
+            self.profile, self.profile_name = wanted.profile, wanted.profile.name
+            self.model_name = wanted.command.model or self.model_name
+        if failure is not None:
+            self.changes.finish(wanted.change, "failed", f"{message} The old profile did not start either.")
+            self._fail(failure)
+            return
+        if outcome == "rolled-back":
+            # What was changed live since the old engine was built holds for the new one too.
+            with suppress(KnobRefusedError):
+                self._want(self.profile)
+        stalled = time.monotonic() - stalled_since
+        self.changes.finish(wanted.change, outcome, message, stalled)
+        self._ready()
+
+    async def _drained(self, wanted: _Wanted, everything: bool) -> bool:
+        """Let what can't go on in another engine end first; whether the change is still wanted."""
+        assert self.profile is not None
+        gateway = self._builder.gateway
+        deadline = time.monotonic() + self.profile.recovery.drain_s
+        while not wanted.cancelled.is_set():
+            left = gateway.requests if everything else gateway.unresumable()
+            self._progress("draining", waiting_for=left, cancellable=True)
+            if not left or time.monotonic() >= deadline or self.engine is None or self.engine.errored:
+                return True
+            with suppress(TimeoutError):
+                await asyncio.wait_for(wanted.cancelled.wait(), DRAIN_INTERVAL_S)
+        return False
+
+    async def _recover(self, why: str) -> None:
+        """Bring a dead or hanging engine back, and let its requests go on."""
+        assert self._built is not None
+        assert self.profile is not None
+        built, gateway, profile = self._built, self._builder.gateway, self.profile
+        stalled_since = time.monotonic()
+        await asyncio.to_thread(self._builder.kill)
+        await gateway.bury(built.engine)
+        if time.monotonic() - self._ready_since > STABLE_S:
+            self._failures = 0
+        self._set("recovering", reason=f"The engine is being started again: {why}.")
+        number = self.changes.begin("recovery", self.profile_name, self.profile_name, "host", why)
+        await self._take_down()
+        await asyncio.sleep(LOG_LAG_S)
+        failure = explain(None, self._ring.tail(200))
+        self._ring.append("error", "host", f"The engine is started again: {why}. {failure.reason}")
+        while self._failures < profile.recovery.max_failures:
+            if self._failures:
+                await asyncio.sleep(min(BACK_OFF_S * 2 ** (self._failures - 1), MAX_BACK_OFF_S))
+            self._failures += 1
+            found = await self._bring_up(profile, built.path)
+            if found is None:
+                self.changes.finish(number, "done", stalled_s=time.monotonic() - stalled_since)
+                self._ready()
+                return
+            failure = found
+        self.changes.finish(number, "failed", failure.reason)
+        self._fail(
+            Failure(
+                f"The engine died {profile.recovery.max_failures} times in a row and is not started again: "
+                f"{failure.reason}",
+                "See the log; then start it again, or choose another model or profile.",
+            )
+        )
+
+    def _standing_still(self) -> float | None:
+        """Seconds without a step while requests run, once they are more than the profile allows."""
+        assert self._built is not None
+        assert self.profile is not None
+        now, reader = time.monotonic(), self._built.flight
+        if reader is None or not self._builder.gateway.computing:
+            self._step_seen_at = now
+            return None
+        if reader.steps_made != self._steps_seen:
+            self._steps_seen, self._step_seen_at = reader.steps_made, now
+        stood = now - self._step_seen_at
+        return stood if stood > self.profile.recovery.hang_s else None
+
+    def _ready(self) -> None:
+        now = time.monotonic()
+        self._ready_since = self._step_seen_at = now
+        self._steps_seen = 0
+        seconds = self._state.phase_seconds
+        self._set("ready")
+        seconds = self._state.phase_seconds or seconds
+        took = ", ".join(f"{name} {each:.1f} s" for name, each in seconds.items())
+        self._ring.append("info", "host", f"The engine is ready: {self._model.name} ({took}).")
+
+    def _fail(self, failure: Failure) -> None:
+        if self._builder.gateway is not None:
+            self._builder.gateway.give_up(NOT_BACK)
+        self._ring.append("error", "host", failure.reason)
+        self._set("failed", reason=failure.reason, hint=failure.hint)
+
+    async def _take_down(self) -> None:
+        built, self._built = self._built, None
+        await self._builder.take_down(built)
 
     async def _cancel(self, task: asyncio.Task[None] | None) -> None:
         if task is None or task.done():
@@ -133,156 +459,27 @@ class EngineHost:
         task.cancel()
         await asyncio.wait({task})
 
-    async def _run_start(self, previous: asyncio.Task[None] | None) -> None:
-        await self._cancel(previous)
-        await self._end_engine()
-        mark = self._ring.tail(1)
-        began = mark[0].sequence if mark else 0
-        self._ring.sinks.append(self._watch_start)
-        self._loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self.options.start_timeout_s):
-                await self._bring_up()
-        except asyncio.CancelledError:
-            await self._end_engine()
-            raise
-        except TimeoutError:
-            await self._fail(
-                Failure(
-                    f"The engine was not ready after {self.options.start_timeout_s:.0f} s and was ended.",
-                    "See the log for where it stood, or choose another model.",
-                )
-            )
-        except Exception as error:
-            # The failed process's last lines are still on their way through the pipe.
-            await asyncio.sleep(0.3)
-            log = self._ring.page(began, 20_000).records if began else self._ring.tail(20_000)
-            await self._fail(_known(error) or explain(error, log))
-        finally:
-            self._ring.sinks.remove(self._watch_start)
-        if self._state.name == "ready":
-            await self._watch_ready()
+    # Saying what goes on.
 
-    async def _bring_up(self) -> None:
-        """From nothing to ready: profile, model, vLLM, EngineCore, serving classes."""
-        profile = self.profile = await asyncio.to_thread(self.profiles.load, self.profile_name)
-        path = await asyncio.to_thread(self.models.resolve, self.model_name or profile.engine.model)
-        self._model = ModelInfo(name=path.name, path=str(path))
-        self._starts += 1
-        self._flight_path = self._directory / f"flight-{self._starts}"
-        engine, args = await self._build_in_thread(profile, path)
-        self._engine = engine
-        from engine_host.engine.gateway import Gateway
-        from engine_host.engine.serving import build_serving
+    def _look(self) -> None:
+        """Have the life look at its engine now."""
+        self._news.set()
 
-        serving = await build_serving(Gateway(engine, self.hub), args)
-        config = engine.vllm_config
-        names = config.model_config.served_model_name
-        self._model = ModelInfo(
-            name=names if isinstance(names, str) else names[0],
-            path=str(path),
-            dtype=str(config.model_config.dtype).removeprefix("torch."),
-            max_model_len=config.model_config.max_model_len,
+    def _progress(
+        self, stage: SwapStage, *, target: str | None = None, waiting_for: int = 0, cancellable: bool = False
+    ) -> None:
+        assert self._wanted is not None
+        since = self.swap.since if self.swap is not None and self.swap.stage == stage else time.time()
+        gateway = self._builder.gateway
+        self.swap = SwapProgress(
+            change=self._wanted.change,
+            stage=stage,
+            target=target or self._wanted.profile.name,
+            since=since,
+            waiting_for=waiting_for,
+            held=gateway.requests if gateway is not None else 0,
+            cancellable=cancellable,
         )
-        processes = await asyncio.to_thread(engine_processes, self._forkserver_pid)
-        await asyncio.to_thread(remember_processes, self._directory, processes)
-        try:
-            self.flight = await asyncio.to_thread(FlightReader, self._flight_path)
-        except OSError as error:
-            # A recorder that could not start costs the page map, not the engine.
-            self._ring.append("warning", "host", f"There is no flight record, and so no page map: {error}")
-        self.serving = serving
-        self._set("ready")
-        took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self._state.phase_seconds.items())
-        self._ring.append("info", "host", f"The engine is ready: {self._model.name} ({took}).")
-
-    async def _build_in_thread(self, profile: Profile, path: Path) -> tuple[Any, Any]:
-        """Build the engine in a thread of its own, which the end of this process does not wait for.
-
-        The thread can't be stopped, and forgetting it would leave an engine nobody owns: when cancelled, this ends the
-        engine's processes, which makes it return, and waits for that; unless the host is ending, and all with it.
-        """
-        loop = asyncio.get_running_loop()
-        built: asyncio.Future[tuple[Any, Any]] = loop.create_future()
-
-        def deliver(result: tuple[Any, Any] | None, error: BaseException | None) -> None:
-            if built.cancelled():
-                return
-            if result is not None:
-                built.set_result(result)
-            else:
-                built.set_exception(error or RuntimeError("the engine was not built"))
-
-        def work() -> None:
-            result, error = None, None
-            try:
-                result = self._build(profile, path)
-            except BaseException as caught:
-                error = caught
-            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-                loop.call_soon_threadsafe(deliver, result, error)
-
-        threading.Thread(target=work, name=BUILD_THREAD, daemon=True).start()
-        cancelled = False
-        while not built.done():
-            try:
-                if cancelled:
-                    await asyncio.to_thread(self._kill_processes)
-                await asyncio.wait({built}, timeout=0.2 if cancelled else None)
-            except asyncio.CancelledError:
-                if self._ending:
-                    raise
-                cancelled = True
-        if not cancelled:
-            return built.result()
-        if built.exception() is None:
-            self._engine = built.result()[0]
-        raise asyncio.CancelledError
-
-    def _build(self, profile: Profile, path: Path) -> tuple[Any, Any]:
-        """Import vLLM and build the engine (worker thread)."""
-        import_engine()
-        from engine_host.engine.serve_args import parse_serve_args
-        from engine_host.engine.stats import stat_logger_factory
-
-        knobs = profile.live_values()
-        args = parse_serve_args(str(path), self.options.serve_args, profile.engine_arguments(self.device))
-        recorder: dict[str, object] = {
-            "flight_path": str(self._flight_path),
-            "engine_id": 0,
-            "snapshot_hz": knobs.snapshot_hz,
-        }
-        return build_engine(args, recorder, [stat_logger_factory(self.hub)]), args
-
-    async def _watch_ready(self) -> None:
-        """Until the engine dies."""
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            if self._engine.errored:
-                break
-        await asyncio.sleep(0.3)
-        why = explain(None, self._ring.tail(200))
-        await self._fail(Failure(f"The engine ended unexpectedly: {why.reason}", "Start it again, or see the log."))
-
-    async def _fail(self, failure: Failure) -> None:
-        await self._end_engine()
-        self._ring.append("error", "host", failure.reason)
-        self._set("failed", reason=failure.reason, hint=failure.hint)
-
-    async def _end_engine(self) -> None:
-        self.serving = None
-        self.flight = None
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            self.hub.engine_stopped()
-            with suppress(Exception):
-                await asyncio.to_thread(engine.shutdown, SHUTDOWN_TIMEOUT_S)
-        await asyncio.to_thread(self._kill_processes)
-
-    def _kill_processes(self) -> None:
-        for process in engine_processes(self._forkserver_pid):
-            with suppress(Exception):
-                process.kill()
 
     def _watch_start(self, record: Any) -> None:
         """A log line's phase, handed over from the log thread."""
@@ -290,8 +487,8 @@ class EngineHost:
             self._loop.call_soon_threadsafe(self._advance, progress.phase, progress.fraction)
 
     def _advance(self, phase: PhaseName, fraction: float | None) -> None:
-        if self._state.name == "starting":
-            self._set("starting", phase=phase, progress=fraction)
+        if self._state.name in ("starting", "swapping", "recovering"):
+            self._set(self._state.name, phase=phase, progress=fraction, reason=self._state.reason)
 
     def _set(
         self,
@@ -304,9 +501,10 @@ class EngineHost:
     ) -> None:
         """Move to a state; the seconds each start-up phase took are kept until the next start."""
         old, now = self._state, time.time()
-        seconds = {} if name == "starting" and phase == "import" else dict(old.phase_seconds)
+        begins = name != old.name and name in ("starting", "swapping", "recovering")
+        seconds = {} if begins or phase == "import" else dict(old.phase_seconds)
         if (name, phase) != (old.name, old.phase):
-            if old.phase is not None and phase != "import":
+            if old.phase is not None and not begins and phase != "import":
                 seconds[old.phase] = now - self._phase_began
             self._phase_began = now
         since = old.since if name == old.name and phase != "import" else now

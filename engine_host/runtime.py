@@ -15,6 +15,9 @@ import psutil
 SOCKET_NAME = "host.sock"
 """The Unix socket for screens, in the runtime folder."""
 
+SCRATCH = ("rpc", "tmp")
+"""Folders in it for the engine's sockets and temporary files: empty whenever no engine runs."""
+
 _PROCESSES = "processes.json"
 _KILL_WAIT_S = 3.0
 
@@ -30,6 +33,8 @@ def create_runtime_dir(base: Path) -> Path:
     mine = base / f"{os.getpid()}-{_started(os.getpid())}"
     shutil.rmtree(mine, ignore_errors=True)
     mine.mkdir(mode=0o700)
+    for name in SCRATCH:
+        (mine / name).mkdir(mode=0o700)
     return mine
 
 

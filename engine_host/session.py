@@ -1,17 +1,20 @@
 """One run of the host on its event loop: everything is put together here, and taken apart again."""
 
 import asyncio
+import os
 import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engine_host.admin import admin_routes
+from engine_host.admin import admin_routes, public_admin_routes
 from engine_host.api.types import EngineState
+from engine_host.engine.process import device_kind
 from engine_host.host import EngineHost
 from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
 from engine_host.port.app import make_app
+from engine_host.port.stream import OpenStreams
 from engine_host.ports import Ports
 from engine_host.runtime import SOCKET_NAME
 from engine_host.snapshots import SnapshotSource
@@ -25,6 +28,9 @@ RETRY_AFTER_S = 2
 
 FEED_INTERVAL_S = 0.25
 
+KEEP_ALIVE_S = 5.0
+"""Pause between comments in streams that wait for a rebuild; proxies cut silent ones off after 30 s and more."""
+
 
 class Session:
     """What runs from the first byte on the port to the last."""
@@ -33,9 +39,15 @@ class Session:
         self._directory = directory
         self._ring = ring
         self._hub = TelemetryHub()
-        self._host = EngineHost(options, ring, self._hub, directory, forkserver_pid)
-        self._sampler = DeviceSampler(kind="cpu" if self._host.device == "cpu" else "auto")
-        self._ports = Ports(lambda: make_app(self), options.host, options.port)
+        self._sampler = DeviceSampler(kind="cpu" if device_kind() == "cpu" else "auto")
+        self._host = EngineHost(
+            options, ring, self._hub, directory, forkserver_pid, self._device_bytes, lambda: self._snapshots.figures()
+        )
+        self._streams = OpenStreams()
+        admin_key = os.environ.get("LLMCONSOLE_ADMIN_KEY")
+        self._ports = Ports(
+            lambda: make_app(self, extra_routes=public_admin_routes(self._host, admin_key)), options.host, options.port
+        )
         self._snapshots = SnapshotSource(self._host, self._ports, self._hub, self._sampler)
         self._metrics = Metrics(self._hub, self._sampler, self._snapshots.snapshot)
         self._quit: asyncio.Event | None = None
@@ -50,6 +62,15 @@ class Session:
         """vLLM's serving classes, `None` until ready."""
         return self._host.serving
 
+    async def admission(self) -> None:
+        """Wait while the engine is being rebuilt: a request that comes then is begun in the new one."""
+        await self._host.admission()
+
+    @property
+    def streams(self) -> OpenStreams:
+        """The streams that are being delivered, on either listener."""
+        return self._streams
+
     def retry_after_s(self) -> int:
         """Seconds a client should wait before it asks again."""
         return RETRY_AFTER_S
@@ -61,6 +82,8 @@ class Session:
     async def check_health(self) -> str | None:
         """`None` when the engine can serve, else why not."""
         state = self._host.state
+        if state.name == "swapping":
+            return None  # Requests are taken, and wait.
         if state.name == "ready" and self._host.engine is not None:
             try:
                 await self._host.engine.check_health()
@@ -79,6 +102,7 @@ class Session:
         private = make_app(self, extra_routes=admin, trusted=True)
         self._sampler.start()
         feed = asyncio.create_task(self._feed_hub(), name="feed-hub")
+        alive = asyncio.create_task(self._keep_streams_alive(), name="keep-alive")
         try:
             await self._ports.open_socket(private, self._directory / SOCKET_NAME)
             bound = await self._ports.open_port()
@@ -92,6 +116,7 @@ class Session:
             if supervisor is not None:
                 await asyncio.to_thread(supervisor.stop)
             feed.cancel()
+            alive.cancel()
             self._sampler.stop()
             with suppress(Exception):
                 await self._ports.close()
@@ -113,6 +138,18 @@ class Session:
         quit_.cancel()
         other.result()
         return 1 if supervisor is None else 0
+
+    def _device_bytes(self) -> int | None:
+        total = self._sampler.reading().memory_total.value
+        return int(total) if total is not None else None
+
+    async def _keep_streams_alive(self) -> None:
+        """Tell clients, and what stands between, that a stream which pauses for a rebuild goes on."""
+        while True:
+            state = await self._host.until("swapping", "recovering")
+            self._streams.comment(f"the engine is {state.name}; this stream goes on")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._host.until("ready", "failed", "stopped"), KEEP_ALIVE_S)
 
     async def _feed_hub(self) -> None:
         """Hand the hub what isn't pushed to it: the scheduler's steps and the device's utilization."""

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Mapping
 
-from engine_host.api.types import HistoryPoint, KvCache, Snapshot
+from engine_host.api.types import Cost, Figures, HistoryPoint, KvCache, Snapshot
 from engine_host.host import EngineHost
 from engine_host.ports import Ports
 from engine_host.telemetry.cost import cost
 from engine_host.telemetry.device import DeviceSampler
 from engine_host.telemetry.hub import TelemetryHub
+from engine_host.telemetry.timeline import HISTORY_S
 
 REFRESH_S = 0.1
 """Askers within this time get the same picture: its cost does not grow with the number of screens."""
@@ -40,12 +41,29 @@ class SnapshotSource:
         """The seconds after the Unix time `since`."""
         return self._hub.history(since)
 
+    def figures(self) -> Figures:
+        """What the history of changes compares: the figures of the window that ends now."""
+        latency = self._hub.latency()
+        produced = self._hub.produced()
+        return Figures(
+            window_s=latency.window_s,
+            ttft_p50=latency.ttft.p50 if latency.ttft is not None else None,
+            ttl_p50=latency.ttl.p50 if latency.ttl is not None else None,
+            decode_tps=produced.tokens / produced.seconds if produced.seconds else None,
+            usd_per_million_output=self.cost().usd_per_million_output,
+        )
+
+    def cost(self) -> Cost:
+        """What running costs now."""
+        profile = self._host.profile
+        price = profile.cost.usd_per_hour if profile is not None else None
+        source = f"profile {self._host.profile_name}" if price is not None else "no price set"
+        return cost(price, source, *self._hub.produced())
+
     def _build(self, now: float) -> Snapshot:
         host, hub = self._host, self._hub
         kv, pages = self._kv()
         load = hub.load()
-        profile = host.profile
-        price = profile.cost.usd_per_hour if profile is not None else None
         return Snapshot(
             sequence=self._sequence,
             time=time.time(),
@@ -58,9 +76,11 @@ class SnapshotSource:
             latency=hub.latency(),
             load=load,
             device=self._sampler.reading(),
-            cost=cost(price, f"profile {host.profile_name}" if price is not None else "no price set", *hub.produced()),
+            cost=self.cost(),
             requests=hub.requests(pages),
             flight=host.flight_files(),
+            swap=host.swap,
+            marks=host.changes.marks(time.time() - HISTORY_S),
         )
 
     def _kv(self) -> tuple[KvCache | None, Mapping[str, int] | None]:

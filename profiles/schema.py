@@ -152,6 +152,20 @@ class Targets(Section):
     ttl_ms: float | None = _knob(None, "live", "ms", "Target for the token-to-token latency", gt=0)
 
 
+class Recovery(Section):
+    """What becomes of requests when the engine is rebuilt, or dies."""
+
+    drain_s: float = _knob(
+        30.0, "live", "s", "Longest wait for requests that can't go on in a rebuilt engine; after it they end", ge=0
+    )
+    hang_s: float = _knob(
+        60.0, "live", "s", "An engine that makes no step for this long while requests run is ended and rebuilt", gt=0
+    )
+    max_failures: int = _knob(
+        5, "live", "failures", "Failures in a row after which the engine is not started again", ge=1, le=1000
+    )
+
+
 @dataclass(frozen=True)
 class LiveKnobs:
     """The values in force from the next step on. Tokens, requests, fraction of pages, snapshots a second."""
@@ -176,6 +190,7 @@ class Profile(Section):
     flight: Flight = Flight()
     cost: Cost = Cost()
     targets: Targets = Targets()
+    recovery: Recovery = Recovery()
 
     @model_validator(mode="after")
     def _steps_can_hold_their_requests(self) -> "Profile":

@@ -150,6 +150,11 @@ class FlightReader:
         return bool(self._views.header[0]["stopped"])
 
     @property
+    def steps_made(self) -> int:
+        """Steps the scheduler has made since it began."""
+        return int(self._views.head[0])
+
+    @property
     def control(self) -> dict[str, float]:
         """The live knobs in force, by name."""
         row = self._views.control[0]

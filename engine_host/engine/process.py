@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import multiprocessing
 import os
+import tempfile
 import threading
 from collections.abc import Callable
 from multiprocessing import forkserver
@@ -47,11 +48,12 @@ def device_kind() -> DeviceKind:
 def prepare_environment(runtime_dir: Path) -> None:
     """Set what vLLM reads from the environment. Must run before the forkserver starts: its copy is fixed then.
 
-    `runtime_dir` takes vLLM's and multiprocessing's sockets, so that removing it removes them all.
+    `runtime_dir` takes vLLM's and multiprocessing's sockets and temporary files, so that removing it removes them all.
     """
-    rpc = runtime_dir / "rpc"
-    rpc.mkdir(mode=0o700, exist_ok=True)
-    os.environ["VLLM_RPC_BASE_PATH"] = str(rpc)
+    # PyTorch's own caches are worth keeping: they stay where they would have been.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
+    os.environ["VLLM_RPC_BASE_PATH"] = str(runtime_dir / "rpc")
+    os.environ["TMPDIR"] = tempfile.tempdir = str(runtime_dir / "tmp")
     # Where multiprocessing puts the forkserver's socket; its own choice is a folder that a killed host leaves behind.
     multiprocessing.current_process()._config["tempdir"] = str(runtime_dir)  # type: ignore[attr-defined]
     defaults = {

@@ -36,6 +36,7 @@ from engine_host.engine.streams import (
     raise_generation_error,
 )
 from engine_host.port.backend import AsgiApp, JsonReply, StreamReply
+from engine_host.port.context import rendering_model
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class VllmServing:
 
     def __init__(self, app: Any, args: argparse.Namespace, endpoints: Mapping[str, _Endpoint]) -> None:
         self._app = app
+        self._model = str(args.model)
         self._endpoints = endpoints
         self._origins = frozenset(args.allowed_origins)
         self._credentials = {"Access-Control-Allow-Credentials": "true"} if args.allow_credentials else {}
@@ -110,6 +112,7 @@ class VllmServing:
 
         A stream is returned once the engine has sent its first output: until then a failure has its own status.
         """
+        rendering_model.set(self._model)
         endpoint = self._endpoints[path]
         raw = RawRequest(headers, self._app)
         try:

@@ -21,7 +21,7 @@ from engine_host.port.body import MAX_BODY_BYTES, PRIORITY_FIELD, BadBodyError, 
 from engine_host.port.connections import Doorkeeper
 from engine_host.port.context import RequestContext, request_context
 from engine_host.port.errors import error_response, from_json_reply
-from engine_host.port.stream import send_stream
+from engine_host.port.stream import OpenStreams, send_stream
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,7 @@ class _Port:
         return refusal if refusal is not None else _json({"server_load": self._in_progress})
 
     async def inference(self, request: web.Request) -> web.StreamResponse:
+        await self._host.admission()
         serving = self._host.serving()
         if serving is None:
             return self._unavailable()
@@ -104,11 +105,15 @@ class _Port:
         headers = {REQUEST_ID: request_id}
         if request.method != "POST":
             return await serve_asgi(serving.asgi, request, body, HIDDEN_HEADERS, headers)
+        await self._host.admission()
+        if (now := self._host.serving()) is None:
+            return self._unavailable()
+        serving = now
         self._in_progress += 1
         try:
             if request.path in serving.streaming_paths:
                 headers |= serving.cors_headers(request.headers.get("Origin"))
-                return await _stream_or_json(serving, request, body, headers)
+                return await _stream_or_json(serving, request, body, headers, self._host.streams)
             return await serve_asgi(serving.asgi, request, _cleaned(request, body), HIDDEN_HEADERS, headers)
         finally:
             self._in_progress -= 1
@@ -144,13 +149,13 @@ class _Port:
 
 
 async def _stream_or_json(
-    serving: Serving, request: web.Request, body: bytes, headers: dict[str, str]
+    serving: Serving, request: web.Request, body: bytes, headers: dict[str, str], streams: OpenStreams
 ) -> web.StreamResponse:
     value = parse_object(request, body)
     reply = await serving.call(request.path, value, _visible_headers(request, headers))
     if isinstance(reply, JsonReply):
         return from_json_reply(reply, headers)
-    return await send_stream(request, reply, headers)
+    return await send_stream(request, reply, headers, streams)
 
 
 def _visible_headers(request: web.Request, headers: dict[str, str]) -> Mapping[str, str]:

@@ -5,9 +5,12 @@ Nothing here imports vLLM: the port is bound and answers before vLLM is there.
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine_host.api.types import EngineState
+
+if TYPE_CHECKING:
+    from engine_host.port.stream import OpenStreams
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[
@@ -72,7 +75,14 @@ class Serving(Protocol):
 
 
 class PortHost(Protocol):
-    """The host, as the port sees it. Every method answers at once, whatever the engine does."""
+    """The host, as the port sees it. All but `admission` answers at once, whatever the engine does."""
+
+    @property
+    def streams(self) -> "OpenStreams":
+        """Where streams being delivered are counted."""
+
+    async def admission(self) -> None:
+        """Wait while requests must not be begun, since the engine is being rebuilt."""
 
     def engine_state(self) -> EngineState:
         """Where the engine is in its life."""

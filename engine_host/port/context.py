@@ -19,3 +19,6 @@ class RequestContext:
 
 request_context: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 """Set while a request is served; `None` outside of one (a background task of ours, a test)."""
+
+rendering_model: ContextVar[str | None] = ContextVar("rendering_model", default=None)
+"""The model whose tokenizer made the prompt's tokens, where that is known: they mean nothing to another."""

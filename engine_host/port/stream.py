@@ -1,6 +1,7 @@
 """Delivering a stream: what is ready when the stream starts to wait goes out in one write."""
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import HttpVersion11, web
@@ -80,14 +81,39 @@ class FlushOnWait:
             return
 
 
-async def send_stream(request: web.Request, reply: StreamReply, headers: dict[str, str]) -> web.StreamResponse:
+class OpenStreams:
+    """The streams being delivered now."""
+
+    def __init__(self) -> None:
+        self._outlets: set[SocketOutlet] = set()
+
+    def comment(self, text: str) -> None:
+        """Write a comment into every stream: it shows that the connection is alive, and no client sees it as data."""
+        for outlet in self._outlets:
+            outlet.put(f": {text}\n\n".encode())
+            outlet.flush()
+
+    @contextmanager
+    def holding(self, outlet: SocketOutlet) -> Iterator[None]:
+        """Count a stream as open."""
+        self._outlets.add(outlet)
+        try:
+            yield
+        finally:
+            self._outlets.discard(outlet)
+
+
+async def send_stream(
+    request: web.Request, reply: StreamReply, headers: dict[str, str], streams: OpenStreams
+) -> web.StreamResponse:
     """Send a stream to its end. The request is aborted in the engine if the client leaves before."""
     response = web.StreamResponse(headers={**HEADERS, **headers})
     try:
         writer = await response.prepare(request)
         assert writer is not None
         outlet = SocketOutlet(request, writer)
-        await FlushOnWait(reply.deliver(outlet), outlet.flush)
+        with streams.holding(outlet):
+            await FlushOnWait(reply.deliver(outlet), outlet.flush)
         await response.write_eof(outlet.take())
     finally:
         await reply.aclose()

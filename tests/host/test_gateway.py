@@ -43,13 +43,19 @@ def words(*texts: str) -> Any:
     return script
 
 
+def behind(engine: Any, hub: TelemetryHub, *clock: Any) -> Any:
+    from engine_host.engine.gateway import Gateway
+
+    gateway = Gateway(hub, *clock)
+    gateway.attach(engine)
+    return gateway
+
+
 async def collect(engine: Any, hub: TelemetryHub, kind: str, **options: Any) -> list[Any]:
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-    from engine_host.engine.gateway import Gateway
-
     params = SamplingParams(max_tokens=8, output_kind=RequestOutputKind[kind])
-    stream = Gateway(engine, hub, Clock()).generate({"prompt_token_ids": [1, 2, 3]}, params, "r1", **options)
+    stream = behind(engine, hub, Clock()).generate({"prompt_token_ids": [1, 2, 3]}, params, "r1", **options)
     return [output async for output in stream]
 
 
@@ -72,11 +78,9 @@ async def test_a_stream_passes_through_unchanged(engine: Any, hub: TelemetryHub)
 async def test_the_callers_parameters_are_not_touched(engine: Any, hub: TelemetryHub) -> None:
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-    from engine_host.engine.gateway import Gateway
-
     engine.script = words("a")
     params = SamplingParams(max_tokens=8, output_kind=RequestOutputKind.FINAL_ONLY)
-    async for _ in Gateway(engine, hub).generate({"prompt_token_ids": [1]}, params, "r1"):
+    async for _ in behind(engine, hub).generate({"prompt_token_ids": [1]}, params, "r1"):
         pass
     assert params.output_kind == RequestOutputKind.FINAL_ONLY
 
@@ -90,11 +94,9 @@ async def test_a_clients_priority_never_reaches_the_engine(engine: Any, hub: Tel
 async def test_a_stream_that_is_left_is_aborted_and_counted_so(engine: Any, hub: TelemetryHub) -> None:
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-    from engine_host.engine.gateway import Gateway
-
     engine.script = words("a", "b", "c")
     params = SamplingParams(max_tokens=8, output_kind=RequestOutputKind.DELTA)
-    stream = Gateway(engine, hub).generate({"prompt_token_ids": [1]}, params, "left")
+    stream = behind(engine, hub).generate({"prompt_token_ids": [1]}, params, "left")
     await anext(stream)
     assert [row.id for row in hub.requests(None)] == ["left"]
     await stream.aclose()

@@ -14,6 +14,7 @@ from engine_host.api.types import EngineState
 from engine_host.port.app import make_app
 from engine_host.port.backend import Serving
 from engine_host.port.server import Site, start_site
+from engine_host.port.stream import OpenStreams
 from tests.support import LiveHost, small_model
 
 MODEL_NAME = "stub-model"
@@ -31,6 +32,12 @@ class FakeHost:
     backend: Serving | None = None
     state: EngineState = field(default_factory=lambda: EngineState("ready", 0.0))
     health: str | None = None
+    streams: OpenStreams = field(default_factory=OpenStreams)
+    admitting: asyncio.Event | None = None
+
+    async def admission(self) -> None:
+        if self.admitting is not None:
+            await self.admitting.wait()
 
     def engine_state(self) -> EngineState:
         return self.state

@@ -1,0 +1,213 @@
+"""Builds engines and takes them down: all that is done to an engine, and nothing of when or why."""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine_host.api.flight import FlightReader
+from engine_host.api.types import ModelInfo
+from engine_host.engine.process import (
+    BUILD_THREAD,
+    DeviceKind,
+    build_engine,
+    device_kind,
+    engine_processes,
+    import_engine,
+)
+from engine_host.flight.knobs import ControlBlock
+from engine_host.logs.ring import LogRing
+from engine_host.options import HostOptions
+from engine_host.runtime import SCRATCH, remember_processes
+from engine_host.telemetry.hub import TelemetryHub
+from profiles.schema import Profile
+
+SHUTDOWN_TIMEOUT_S = 5.0
+"""What an engine gets to end by itself before its processes are killed."""
+
+
+@dataclass
+class Built:
+    """One engine with all that stands around it. `serving` is `None` until it can serve."""
+
+    engine: Any
+    profile: Profile
+    path: Path
+    model: ModelInfo
+    serving: Any = None
+    flight: FlightReader | None = None
+    flight_path: Path | None = None
+    control: ControlBlock | None = None
+
+
+class EngineBuilder:
+    """Builds one engine at a time. All methods are for the event loop's thread.
+
+    `gateway` is there once vLLM has been imported: the one engine client, through which every request goes, whatever
+    engine is behind it. `when_dead` is called when a request finds its engine dead.
+    """
+
+    def __init__(
+        self,
+        options: HostOptions,
+        ring: LogRing,
+        hub: TelemetryHub,
+        directory: Path,
+        forkserver_pid: int,
+        when_dead: Callable[[], None],
+    ) -> None:
+        self.device: DeviceKind = device_kind()
+        self.gateway: Any = None
+        self.ending = False
+        self._options = options
+        self._ring = ring
+        self._hub = hub
+        self._directory = directory
+        self._forkserver_pid = forkserver_pid
+        self._when_dead = when_dead
+        self._starts = 0
+
+    async def build(self, profile: Profile, path: Path) -> Built:
+        """From a profile and a model's folder to a serving engine: vLLM, EngineCore, serving classes.
+
+        Raises what vLLM raises. Whatever was begun is taken down again, also when this is cancelled.
+        """
+        self._starts += 1
+        flight_path = self._directory / f"flight-{self._starts}"
+        engine, args = await self._build_in_thread(profile, path, flight_path)
+        config = engine.vllm_config
+        names = config.model_config.served_model_name
+        model = ModelInfo(
+            name=names if isinstance(names, str) else names[0],
+            path=str(path),
+            dtype=str(config.model_config.dtype).removeprefix("torch."),
+            max_model_len=config.model_config.max_model_len,
+        )
+        built = Built(engine, profile, path, model, flight_path=flight_path)
+        try:
+            await self._furnish(built, args)
+        except BaseException:
+            await asyncio.shield(self.take_down(built))
+            raise
+        return built
+
+    async def _furnish(self, built: Built, args: Any) -> None:
+        from engine_host.engine.gateway import Gateway
+        from engine_host.engine.serving import build_serving
+
+        if self.gateway is None:
+            self.gateway = Gateway(self._hub, when_dead=self._when_dead)
+        processes = await asyncio.to_thread(engine_processes, self._forkserver_pid)
+        await asyncio.to_thread(remember_processes, self._directory, processes)
+        assert built.flight_path is not None
+        try:
+            built.flight = await asyncio.to_thread(FlightReader, built.flight_path)
+            built.control = await asyncio.to_thread(ControlBlock, built.flight_path)
+        except OSError as error:
+            # A recorder that could not start costs the page map and the live knobs, not the engine.
+            self._ring.append("warning", "host", f"There is no flight record, and so no page map: {error}")
+        # Requests that wait go on from here; new ones once the serving classes stand.
+        self.gateway.attach(built.engine)
+        built.serving = await build_serving(self.gateway, args)
+
+    async def take_down(self, built: Built | None) -> None:
+        """End an engine and what it left. Nobody may be working in it any more."""
+        if built is not None:
+            if self.gateway is not None:
+                self.gateway.leave(built.engine)
+            self._hub.engine_stopped()
+            if len(await asyncio.to_thread(engine_processes, self._forkserver_pid)) == 1:
+                # One process holds nothing that the kernel doesn't take back, and ending itself takes it seconds.
+                with suppress(AttributeError):
+                    built.engine.engine_core.resources.engine_dead = True  # Or vLLM would report a death.
+                await asyncio.to_thread(self.kill)
+            with suppress(Exception):
+                await asyncio.to_thread(built.engine.engine_core.shutdown, SHUTDOWN_TIMEOUT_S)
+            with suppress(Exception):
+                await asyncio.to_thread(built.engine.shutdown, SHUTDOWN_TIMEOUT_S)
+        await asyncio.to_thread(self.kill)
+        await asyncio.to_thread(self._sweep, built.flight_path if built is not None else None)
+
+    def kill(self) -> None:
+        """Kill the engine's processes, if there are any."""
+        for process in engine_processes(self._forkserver_pid):
+            with suppress(Exception):
+                process.kill()
+
+    def _sweep(self, flight_path: Path | None) -> None:
+        """Remove the files of engines that are gone: a killed one leaves its sockets and its rendezvous file."""
+        for name in SCRATCH:
+            for left in (self._directory / name).iterdir() if (self._directory / name).is_dir() else []:
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        if flight_path is not None:
+            flight_path.unlink(missing_ok=True)
+
+    async def _build_in_thread(self, profile: Profile, path: Path, flight_path: Path) -> tuple[Any, Any]:
+        """Build the engine in a thread of its own, which the end of this process does not wait for.
+
+        The thread can't be stopped, and forgetting it would leave an engine nobody owns: when cancelled, this ends the
+        engine's processes, which makes it return, and waits for that; unless the host is ending, and all with it.
+        """
+        loop = asyncio.get_running_loop()
+        built: asyncio.Future[tuple[Any, Any]] = loop.create_future()
+
+        def deliver(result: tuple[Any, Any] | None, error: BaseException | None) -> None:
+            if built.cancelled():
+                return
+            if result is not None:
+                built.set_result(result)
+            else:
+                built.set_exception(error or RuntimeError("the engine was not built"))
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = self._build(profile, path, flight_path)
+            except BaseException as caught:
+                error = caught
+            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                loop.call_soon_threadsafe(deliver, result, error)
+
+        threading.Thread(target=work, name=BUILD_THREAD, daemon=True).start()
+        cancelled = False
+        while not built.done():
+            try:
+                if cancelled:
+                    await asyncio.to_thread(self.kill)
+                await asyncio.wait({built}, timeout=0.2 if cancelled else None)
+            except asyncio.CancelledError:
+                if self.ending:
+                    raise
+                cancelled = True
+        if not cancelled:
+            return built.result()
+        if built.exception() is None:
+            with suppress(Exception):
+                await asyncio.to_thread(built.result()[0].shutdown, SHUTDOWN_TIMEOUT_S)
+        raise asyncio.CancelledError
+
+    def _build(self, profile: Profile, path: Path, flight_path: Path) -> tuple[Any, Any]:
+        """Import vLLM and build the engine (worker thread)."""
+        import_engine()
+        from engine_host.engine.serve_args import parse_serve_args
+        from engine_host.engine.stats import stat_logger_factory
+
+        knobs = profile.live_values()
+        args = parse_serve_args(str(path), self._options.serve_args, profile.engine_arguments(self.device))
+        running = {"snapshot_hz": knobs.snapshot_hz}
+        # A ceiling named on the command line is meant to be used.
+        if args.max_num_batched_tokens == profile.allocated_tokens:
+            running["token_budget"] = knobs.token_budget
+        if args.max_num_seqs == profile.allocated_requests:
+            running["max_active"] = knobs.max_active
+        recorder: dict[str, object] = {
+            "flight_path": str(flight_path),
+            "engine_id": 0,
+            "snapshot_hz": knobs.snapshot_hz,
+            "knobs": running,
+        }
+        return build_engine(args, recorder, [stat_logger_factory(self._hub)]), args
