@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,12 @@ STEPS_KEPT = 1_000
 class FlightView:
     """What the record shows now. `pages` is `None`, and `problem` the reason, where it can't be read.
 
-    `prefill` and `decode` are tokens of the last steps, oldest first; `budget` is the token budget of the latest.
+    `prefill` and `decode` are tokens of the last steps, oldest first, those of an engine that was replaced included;
+    they began at `time` (Unix time). `budget` is the token budget of the latest.
     """
 
     pages: PageMap | None
+    time: NDArray[np.float64]
     prefill: NDArray[np.uint32]
     decode: NDArray[np.uint32]
     budget: int | None
@@ -38,6 +41,7 @@ class FlightFeed:
         self._opened: tuple[str, int] | None = None
         self._reader: FlightReader | None = None
         self._last_step = 0
+        self._time = np.zeros(0, np.float64)
         self._prefill = np.zeros(0, np.uint32)
         self._decode = np.zeros(0, np.uint32)
         self._budget: int | None = None
@@ -49,8 +53,8 @@ class FlightFeed:
         except Exception as error:
             # Whatever is wrong with the file, the panel says so and the console goes on.
             self._reader = self._opened = None
-            return FlightView(None, self._prefill, self._decode, None, _sentence(error))
-        return FlightView(pages, self._prefill, self._decode, self._budget)
+            return FlightView(None, self._time, self._prefill, self._decode, None, _sentence(error))
+        return FlightView(pages, self._time, self._prefill, self._decode, self._budget)
 
     def _read(self, path: str) -> PageMap:
         from engine_host.api.flight import FlightReader
@@ -58,15 +62,20 @@ class FlightFeed:
         identity = (path, os.stat(path).st_ino)
         if self._reader is None or identity != self._opened:
             self._last_step = 0
-            self._prefill = self._decode = np.zeros(0, np.uint32)
             self._reader, self._opened = FlightReader(path), identity
         steps = self._reader.read_steps(self._last_step)
         if len(steps):
             self._last_step = int(steps.number[-1])
+            self._time = np.concatenate([self._time, steps.time + _unix_of_monotonic()])[-STEPS_KEPT:]
             self._prefill = np.concatenate([self._prefill, steps.prefill])[-STEPS_KEPT:]
             self._decode = np.concatenate([self._decode, steps.decode])[-STEPS_KEPT:]
             self._budget = int(steps.budget[-1]) or None
         return self._reader.read_pages()
+
+
+def _unix_of_monotonic() -> float:
+    """Unix time at zero of the monotonic clock, which is the same in all processes of a machine."""
+    return time.time() - time.monotonic()
 
 
 def _sentence(error: Exception) -> str:

@@ -14,7 +14,7 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from widgets import palette, units
+from widgets import marks, palette, units
 from widgets.braille import Canvas, round_up, spans
 from widgets.text import one_line
 
@@ -48,7 +48,7 @@ class LinePlot(Widget):
         self._series: tuple[Series, ...] = ()
         self._unit: Callable[[float | None], str] = units.count
         self._thresholds: tuple[tuple[float, str], ...] = ()
-        self._events: tuple[tuple[float, str], ...] = ()
+        self._events: tuple[marks.Event, ...] = ()
         self._span_s: float | None = None
         self._strips: list[Strip] = []
         self._drawn: tuple[int, int] | None = None
@@ -59,19 +59,19 @@ class LinePlot(Widget):
         *,
         unit: Callable[[float | None], str] = units.count,
         thresholds: Sequence[tuple[float, str]] = (),
-        events: Sequence[tuple[float, str]] = (),
+        events: Sequence[marks.Event] = (),
         span_s: float | None = None,
     ) -> None:
         """Show these lines.
 
-        `unit` formats y labels; `thresholds` are (value, label), drawn as horizontal lines; `events` are (index into
-        the values, label), drawn as marks; `span_s` is the time in seconds that the values cover, for the time axis
-        (none is drawn without it).
+        `unit` formats y labels; `thresholds` are (value, label), drawn as horizontal lines; `events` are drawn as thin
+        vertical marks, each with the glyph of its kind; `span_s` is the time in seconds that the values cover, for the
+        time axis (none is drawn without it).
         """
         self._series = tuple(series)
         self._unit = unit
         self._thresholds = tuple((value, one_line(label)) for value, label in thresholds)
-        self._events = tuple((index, one_line(label)) for index, label in events)
+        self._events = tuple(event for event in events if 0 <= event.at < self._length())
         self._span_s = span_s
         self._drawn = None
         self.refresh()
@@ -107,6 +107,9 @@ class LinePlot(Widget):
         base = self.rich_style
         styles = {color: base + Style(color=color or None) for cells in picture for _, color in cells}
         return [_strip(cells, styles).adjust_cell_length(width, base) for cells in picture]
+
+    def _length(self) -> int:
+        return max((len(line.values) for line in self._series), default=0)
 
     def _top(self) -> float:
         """The value at the top of the scale."""
@@ -150,27 +153,36 @@ class LinePlot(Widget):
             _write(row, columns - cell_len(label), label, palette.WARN)
 
     def _mark_events(self, cells: list[list[_Cell]], columns: int) -> None:
-        length = max((len(line.values) for line in self._series), default=0)
-        for index, label in self._events:
-            if not 0 <= index < length:
-                continue
-            x = min(columns - 1, int(index / max(1, length - 1) * columns))
+        """The latest first: its label stands at the right of its glyph, else at the left, else nowhere."""
+        last = max(1, self._length() - 1)
+        with_labels = len(cells) >= _SMALLEST_WITH_AXIS[1]
+        taken: set[int] = set()
+        for event in sorted(self._events, key=lambda event: -event.at):
+            x = min(columns - 1, int(event.at / last * columns))
             for row in cells:
                 if row[x][0] == " ":
-                    row[x] = ("┊", palette.MUTED)
-            if len(cells) >= _SMALLEST_WITH_AXIS[1]:
-                _write(
-                    cells[0], x + 1 if x + 1 + cell_len(label) <= columns else x - cell_len(label), label, palette.MUTED
-                )
+                    row[x] = (marks.LINE, palette.MUTED)
+            cells[0][x] = (marks.GLYPHS[event.kind], marks.COLORS[event.kind])
+            taken.add(x)
+            label = one_line(event.label)
+            for start in (x + 1, x - cell_len(label)) if with_labels else ():
+                place = range(start, start + cell_len(label))
+                if start >= 0 and place.stop <= columns and taken.isdisjoint(place):
+                    _write(cells[0], start, label, palette.MUTED)
+                    taken.update(place)
+                    break
 
     def _legend(self, width: int) -> list[_Cell]:
-        """The names of the lines, as many as fit; nothing for a single one without a name."""
+        """The names of the lines and the kinds of events, as many as fit; nothing for a line without a name."""
         cells: list[_Cell] = []
         for index, line in enumerate(self._series):
             mark = _LEGEND_MARKS[index % 3] if self.app.no_color else "━"
             text = f"{mark * 2} {one_line(line.name)}  "
             if line.name and sum(cell_len(cell) for cell, _ in cells) + cell_len(text) <= width:
                 cells.append((text, line.color))
+        for text, color in marks.legend(self._events):
+            if sum(cell_len(cell) for cell, _ in cells) + cell_len(text) <= width:
+                cells.append((f"{text} ", color))
         return cells
 
     def _time_axis(self, axis: int, width: int) -> list[_Cell]:
@@ -206,8 +218,9 @@ def _demo() -> None:
             Series("TTL p50", [value * 0.7 for value in values], palette.series(0)),
             Series("TTL p99", [None if 100 < n < 130 else value for n, value in enumerate(values)], palette.series(1)),
         ]
-        marks = [(0.1, "target 100 ms")]
-        plot.set_series(lines, unit=units.milliseconds, thresholds=marks, events=[(200, "profile")], span_s=300)
+        events = [marks.Event(90, "short steps"), marks.Event(200, "balanced", "rebuild")]
+        targets = [(0.1, "target 100 ms")]
+        plot.set_series(lines, unit=units.milliseconds, thresholds=targets, events=events, span_s=300)
 
     Demo(plot, tick=tick).run()
 

@@ -12,7 +12,7 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from widgets import palette, units
+from widgets import marks, palette, units
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,28 +45,51 @@ class StepBars(Widget):
         self._prefill: Sequence[int] = ()
         self._decode: Sequence[int] = ()
         self._budget: int | None = None
+        self._events: tuple[marks.Event, ...] = ()
 
-    def set_steps(self, prefill: NDArray[np.integer], decode: NDArray[np.integer], budget: int | None = None) -> None:
+    def set_steps(
+        self,
+        prefill: NDArray[np.integer],
+        decode: NDArray[np.integer],
+        budget: int | None = None,
+        events: Sequence[marks.Event] = (),
+    ) -> None:
         """Show the last steps.
 
         Both arrays have one entry a step, oldest first, in tokens; `budget` is the token budget of a step, the top of
-        the prefill scale where it's known.
+        the prefill scale where it's known. `events` are thin vertical marks at the step each lies before (its label is
+        not drawn: the bars are too dense).
         """
         newest = slice(-MOST_STEPS, None)
-        shown = (prefill[newest].tolist(), decode[newest].tolist(), budget)
-        if shown != (self._prefill, self._decode, self._budget):
-            self._prefill, self._decode, self._budget = shown
+        left_out = max(0, len(prefill) - MOST_STEPS)
+        placed = tuple(marks.Event(event.at - left_out, event.label, event.kind) for event in events)
+        shown = (prefill[newest].tolist(), decode[newest].tolist(), budget, placed)
+        if shown != (self._prefill, self._decode, self._budget, self._events):
+            self._prefill, self._decode, self._budget, self._events = shown
             self.refresh()
+
+    @property
+    def events_in_view(self) -> list[marks.Event]:
+        """The events whose steps have a column."""
+        first = len(self._prefill) - (self.size.width - self._axis_width())
+        return [event for event in self._events if event.at >= max(0, first)]
+
+    def _tops(self) -> tuple[int, int]:
+        """The tops of the two scales, in tokens."""
+        return max([self._budget or 0, *self._prefill, 1]), max([*self._decode, 1])
+
+    def _axis_width(self) -> int:
+        if self.size.width < _SMALLEST_WITH_AXIS[0] or self.size.height < _SMALLEST_WITH_AXIS[1]:
+            return 0
+        return max(map(len, _labels(self._tops()))) + 1
 
     def render_line(self, y: int) -> Strip:
         """One row: the upper ones are prefill, the lower ones decode, with the tops of the scales at the left."""
         width, height = self.size
         base = self.rich_style
-        axis = 0
-        tops = (max([self._budget or 0, *self._prefill, 1]), max([*self._decode, 1]))
-        labels = [units.count(top, _LABEL_WIDTH) for top in tops]
-        if width >= _SMALLEST_WITH_AXIS[0] and height >= _SMALLEST_WITH_AXIS[1]:
-            axis = max(map(len, labels)) + 1
+        tops = self._tops()
+        labels = _labels(tops)
+        axis = self._axis_width()
         columns = width - axis
         prefill, decode = (values[-columns:] if columns > 0 else () for values in (self._prefill, self._decode))
         upper = max(1, (height + 1) // 2)
@@ -77,6 +100,13 @@ class StepBars(Widget):
             cells = [(_rising(value / tops[0], upper, upper - 1 - y), PREFILL_COLOR) for value in prefill]
         else:
             cells = [(_hanging(value / tops[1], height - upper, y - upper), DECODE_COLOR) for value in decode]
+        for event in self._events:
+            x = int(event.at) - len(self._prefill) + len(cells)
+            if 0 <= x < len(cells):
+                if y == 0:
+                    cells[x] = (marks.GLYPHS[event.kind], marks.COLORS[event.kind])
+                elif cells[x][0] == " ":
+                    cells[x] = (marks.LINE, palette.MUTED)
         label = ""
         if axis:
             label = (labels[0] if y == 0 else labels[1] if y == height - 1 else "").rjust(axis - 1) + "│"
@@ -89,6 +119,10 @@ class StepBars(Widget):
             ),
         ]
         return Strip(segments).adjust_cell_length(width, base)
+
+
+def _labels(tops: tuple[int, int]) -> list[str]:
+    return [units.count(top, _LABEL_WIDTH) for top in tops]
 
 
 def _rising(fraction: float, rows: int, row: int) -> str:

@@ -25,7 +25,6 @@ from engine_host.api.contract import HostError, HostUnreachable
 from engine_host.api.types import HistoryPoint, Snapshot
 from widgets.page_map import PageMap
 from widgets.request_table import RequestTable
-from widgets.steps import StepBars
 
 HISTORY_S = 120
 """Seconds of the past on the plots."""
@@ -98,7 +97,8 @@ class OverviewScreen(HostScreen):
             self.query_one(PageMap).set_pages(pages.state, pages.owner, pages.refs, pages.owners)
             self.query_one(KvPanel).show_legend()
             self._show_requests()
-        self.query_one(StepBars).set_steps(view.prefill, view.decode, view.budget)
+        snapshot = self.console_app.snapshot
+        self.query_one(StepsPanel).show(view, snapshot.marks if snapshot is not None else ())
 
     @on(RequestTable.RequestSelected)
     @on(DescendantFocus)

@@ -1,6 +1,8 @@
 """The overview's tiles. Each shows its part of a snapshot and knows nothing of the others."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
@@ -8,8 +10,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from engine_host.api.types import Cost, Device, HistoryPoint, KvCache, Load, Reading, RequestRow, Snapshot
-from widgets import palette, units
+from engine_host.api.types import Cost, Device, HistoryPoint, KvCache, Load, Mark, Reading, RequestRow, Snapshot
+from widgets import marks, palette, units
 from widgets.meter import Meter
 from widgets.page_map import CACHED, FREE, USED, PageMap
 from widgets.plot import LinePlot, Series
@@ -18,6 +20,9 @@ from widgets.stat import Stat
 from widgets.status_bar import Segment, StatusBar
 from widgets.steps import StepBars
 from widgets.text import literal
+
+if TYPE_CHECKING:
+    from console.flight_feed import FlightView
 
 _LEGEND_REQUESTS = 8
 _SMALLEST_KV = 8
@@ -37,6 +42,15 @@ class Panel(Vertical):
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id, classes="panel")
         self.border_title = Content(title)
+
+
+def events(drawn: Sequence[Mark], times: Sequence[float]) -> list[marks.Event]:
+    """The marks as events on an axis of these Unix times (rising), each at the first time not before it.
+
+    One that lies outside is left out.
+    """
+    found = [(bisect_left(times, mark.time), mark) for mark in drawn if times and mark.time >= times[0]]
+    return [marks.Event(at, mark.label, mark.kind) for at, mark in found if at < len(times)]
 
 
 class KvPanel(Panel):
@@ -124,6 +138,13 @@ class StepsPanel(Panel):
         """The bars."""
         yield StepBars()
 
+    def show(self, flight: "FlightView", drawn: Sequence[Mark]) -> None:
+        """Show the steps, and which kinds of marks are among them."""
+        bars = self.query_one(StepBars)
+        bars.set_steps(flight.prefill, flight.decode, flight.budget, events(drawn, flight.time.tolist()))
+        kinds = marks.legend(bars.events_in_view)
+        self.border_subtitle = Content("  ").join(Content.styled(*kind) for kind in kinds)
+
 
 class RequestsPanel(Panel):
     """The live requests."""
@@ -196,6 +217,7 @@ class LatencyPanel(Panel):
                     Series("p50", [getattr(point, f"{name}_p50") for point in past], palette.series(0)),
                 ],
                 unit=units.milliseconds,
+                events=events(snapshot.marks, [point.time for point in past]),
                 span_s=len(past) or None,
             )
 

@@ -41,8 +41,9 @@ def screen_text(screen: Screen[object]) -> str:
     return "\n".join(strip.text.rstrip() for strip in screen._compositor.render_strips())
 
 
-def write_flight_record(path: Path, blocks: int = 513) -> FlightWriter:
-    """A record as a scheduler leaves it: three requests own pages, some are cached, two hundred steps have run."""
+def write_flight_record(path: Path, blocks: int = 513, began: float = 0.0) -> FlightWriter:
+    """A record as a scheduler leaves it: three requests own pages, some are cached, two hundred steps have run,
+    one a second from `began` (monotonic seconds) on."""
     writer = FlightWriter(path, engine_id=0, blocks=blocks, block_size=32, page_bytes=737_280)
     refs, cached = np.zeros(blocks, np.uint16), np.zeros(blocks, np.uint8)
     for owned in OWNED.values():
@@ -52,5 +53,5 @@ def write_flight_record(path: Path, blocks: int = 513) -> FlightWriter:
     writer.write_pages(refs, cached, [(f"{name}-0123abcd", list(owned)) for name, owned in OWNED.items()], 1.0)
     for step in range(200):
         prefill = 512 if step % 40 < 4 else 0
-        writer.write_step(float(step), (1e-4, 2e-2, 1e-4), (prefill, 2 + step % 3), (3, 1, 0, 0), 2048, 113, 0)
+        writer.write_step(began + step, (1e-4, 2e-2, 1e-4), (prefill, 2 + step % 3), (3, 1, 0, 0), 2048, 113, 0)
     return writer

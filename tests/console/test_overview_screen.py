@@ -7,12 +7,14 @@ import pytest
 from harness import Console, screen_text, settle, shown, write_flight_record
 from stub_host import NOON, StubHost, history, snapshot, starting
 
-from engine_host.api.types import Cost, FlightFile, RequestRow
+from engine_host.api.types import Cost, FlightFile, Mark, RequestRow
 from widgets.meter import Meter
 from widgets.page_map import PageMap
+from widgets.plot import LinePlot
 from widgets.request_table import RequestTable
 from widgets.stat import Stat
 from widgets.status_bar import StatusBar
+from widgets.steps import StepBars
 
 
 @pytest.fixture
@@ -68,6 +70,52 @@ async def test_the_page_map_shows_the_record(console: Console, serving: StubHost
         assert held == {"cmpl-44e1b7d2": 58, "chatcmpl-7f3a91c0": 17, "chatcmpl-91c0aa12": 12}
         legend = shown(app.screen.query_one("#kv-legend", StatusBar))
         assert legend.startswith("■ 44e1b7d2 58 · ■ 7f3a91c0 17 · ■ 91c0aa12 12")
+
+
+MARKS = (
+    Mark(NOON - 45, "live", "short [steps"),
+    Mark(NOON - 20, "rebuild", "balanced"),
+    Mark(NOON - 5, "recovery", "recovered"),
+    Mark(NOON - 5_000, "live", "long ago"),
+)
+
+
+def rendered(widget: LinePlot | StepBars) -> list[str]:
+    return [widget.render_line(y).text for y in range(widget.size.height)]
+
+
+async def test_changes_are_marked_on_every_time_axis(
+    console: Console, serving: StubHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.flight_feed._unix_of_monotonic", lambda: NOON - 200)  # a step a second, up to now
+    serving.now = snapshot(flight=serving.now.flight, marks=MARKS)  # type: ignore[union-attr]
+    async with console(serving, "overview", (160, 50)) as (app, _):
+        for plot in app.screen.query(LinePlot):
+            legend, top, *_ = rendered(plot)
+            assert "◇ live ◆ rebuild ✚ recovery" in legend
+            assert "◇short [steps" in top
+            assert "balanced◆" in top, "where the label at its right has no room"
+            assert "✚" in top
+            assert "long ago" not in top
+        top = rendered(app.screen.query_one(StepBars))[0]
+        newest_first = top[::-1]
+        assert [newest_first.index(glyph) for glyph in "✚◆◇"] == [4, 19, 44], "steps after each change"
+        assert "◇ live  ◆ rebuild  ✚ recovery" in screen_text(app.screen)
+
+
+async def test_the_steps_before_a_rebuild_stay(
+    console: Console, serving: StubHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.flight_feed._unix_of_monotonic", lambda: NOON - 400)
+    marked = (Mark(NOON - 200.5, "rebuild", "balanced"),)
+    async with console(serving, "overview", (120, 40)) as (app, pilot):
+        write_flight_record(tmp_path / "next", began=200.0)
+        serving.now = snapshot(flight=(FlightFile(0, str(tmp_path / "next")),), marks=marked)
+        await app.poll()
+        await settle(app, pilot)
+        bars = app.screen.query_one(StepBars)
+        assert len(bars._prefill) == 400
+        assert [event.at for event in bars._events] == [200]
 
 
 @pytest.mark.parametrize("content", [None, b"not a record", b""])

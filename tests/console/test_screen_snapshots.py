@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from harness import settle, write_flight_record
 from stub_host import HISTORY, NOON, StubHost, failed, history, reply, snapshot, starting
@@ -14,7 +15,7 @@ from console import status
 from console.app import ConsoleApp
 from console.settings import Settings
 from console.theme import DARK
-from engine_host.api.types import EngineState, FlightFile, LogLevel, LogRecord, PortInfo, SwapProgress
+from engine_host.api.types import EngineState, FlightFile, LogLevel, LogRecord, Mark, PortInfo, SwapProgress
 from widgets.prompt import PromptArea
 
 SIZES = [(80, 24), (120, 40)]
@@ -35,6 +36,13 @@ LINES: list[tuple[LogLevel, str]] = [
 ]
 
 
+MARKS = (
+    Mark(NOON - 90, "live", "short [steps]"),
+    Mark(NOON - 40, "rebuild", "balanced"),
+    Mark(NOON - 12, "recovery", "recovered"),
+)
+
+
 def serving(tmp_path: Path) -> StubHost:
     write_flight_record(tmp_path / "flight")
     host = StubHost(snapshot(flight=(FlightFile(0, str(tmp_path / "flight")),)))
@@ -53,9 +61,18 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("screen", ["overview", "chat", "log", "starting", "failed", "port", "help", "quit"])
-def test_screen(snap_compare: Callable[..., bool], tmp_path: Path, screen: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("screen", ["overview", "marks", "chat", "log", "starting", "failed", "port", "help", "quit"])
+def test_screen(
+    snap_compare: Callable[..., bool],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    screen: str,
+    size: tuple[int, int],
+) -> None:
     host = serving(tmp_path)
+    if screen == "marks":
+        monkeypatch.setattr("console.flight_feed._unix_of_monotonic", lambda: NOON - 200)
+        host.now = msgspec.structs.replace(host.now, marks=MARKS)
     if screen in ("starting", "port"):
         host.now = starting()
     if screen == "port":

@@ -11,6 +11,7 @@ from widgets import palette
 from widgets.chat_message import AssistantMessage, ReplyStats, UserMessage
 from widgets.demo import Demo
 from widgets.log_view import LogLine, LogView
+from widgets.marks import Event
 from widgets.meter import Meter
 from widgets.plot import LinePlot, Series
 from widgets.prompt import PromptArea
@@ -54,7 +55,7 @@ def show_requests(text: str) -> Widget:
 
 def show_plot(text: str) -> Widget:
     plot = LinePlot()
-    plot.set_series([Series(text, [1.0, 2.0], palette.series(0))], thresholds=[(1.0, text)], events=[(0, text)])
+    plot.set_series([Series(text, [1.0, 2.0], palette.series(0))], thresholds=[(1.0, text)], events=[Event(0, text)])
     return plot
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from widgets import palette, units
 from widgets.braille import round_up, spans
 from widgets.demo import Demo
+from widgets.marks import Event
 from widgets.plot import LinePlot, Series
 from widgets.sparkline import sparkline
 
@@ -65,7 +66,7 @@ async def test_axis_thresholds_events_and_time_stand_beside_the_lines() -> None:
             [Series("TTL p50", [0.02] * 300, palette.series(0)), Series("TTL p99", data, palette.series(1))],
             unit=units.milliseconds,
             thresholds=[(0.1, "premium 100 ms")],
-            events=[(150, "profile")],
+            events=[Event(150, "profile", "rebuild")],
             span_s=300,
         )
         await pilot.pause()
@@ -73,7 +74,9 @@ async def test_axis_thresholds_events_and_time_stand_beside_the_lines() -> None:
         assert "TTL p50" in rows[0]
         assert "TTL p99" in rows[0]
         assert rows[1].startswith("150 ms│")
-        assert "profile" in rows[1]
+        assert "◆profile" in rows[1]
+        assert "◆ rebuild" in rows[0]
+        assert rows[3][rows[1].index("◆")] == "┊"
         assert rows[-2].startswith("  0 ms│")
         assert rows[-1].split() == ["-5", "min", "now"]
         (threshold,) = (row for row in rows if "premium 100 ms" in row)
@@ -87,6 +90,19 @@ async def test_a_far_threshold_does_not_flatten_the_lines() -> None:
     async with Demo(plot).run_test(size=(60, 12)):
         plot.set_series([Series("", [1.0, 2.0], palette.series(0))], thresholds=[(1_000.0, "far")])
         assert "2│" in lines(plot)[0]
+
+
+async def test_kinds_of_events_differ_without_colour_and_labels_never_overlap() -> None:
+    plot = LinePlot()
+    events = [Event(4, "earlier", "live"), Event(7, "later [b]", "recovery"), Event(90, "outside", "rebuild")]
+    async with Demo(plot).run_test(size=(60, 8)):
+        plot.set_series([Series("TTL", [1.0] * 60, palette.series(0))], events=events)
+        rows = lines(plot)
+        assert "◇ live ✚ recovery" in rows[0]
+        assert "✚later [b]" in rows[1]
+        assert "◇" in rows[1]
+        assert "earlier" not in rows[1]
+        assert "outside" not in "".join(rows)
 
 
 @pytest.mark.parametrize("size", [(10, 1), (1, 1), (24, 3), (5, 20), (100, 2), (200, 60)])

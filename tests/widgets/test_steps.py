@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from widgets.demo import Demo
+from widgets.marks import Event
 from widgets.steps import DECODE_COLOR, PREFILL_COLOR, StepBars
 
 
@@ -21,6 +22,15 @@ async def test_prefill_rises_and_decode_hangs_with_the_newest_at_the_right() -> 
         assert [row[-1] for row in found] == ["█", "█", "█", " ", " ", " "]
         assert [row[-2] for row in found] == [" ", " ", " ", "▒", "▒", "▒"]
         assert [row[-3] for row in found] == [" ", " ", " ", "▒", "░", " "]
+
+
+async def test_an_event_is_a_thin_line_under_its_glyph() -> None:
+    bars = StepBars()
+    async with Demo(bars).run_test(size=(30, 6)):
+        steps = np.array([0, 0, 0, 2048] * 300)  # more than are kept
+        bars.set_steps(steps, steps * 0, 2048, [Event(1197, "balanced", "rebuild"), Event(2, "gone", "live")])
+        assert [row[-3] for row in rows(bars)] == ["◆", "┊", "┊", "┊", "┊", "┊"]
+        assert not any("◇" in row for row in rows(bars))
 
 
 async def test_a_single_token_still_shows() -> None:

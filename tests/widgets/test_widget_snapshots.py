@@ -14,6 +14,7 @@ from textual.widget import Widget
 from widgets import palette, units
 from widgets.chat_message import AssistantMessage, ReplyStats, UserMessage
 from widgets.log_view import LEVELS, LogLine, LogView
+from widgets.marks import Event
 from widgets.meter import Meter
 from widgets.page_map import CACHED, USED, PageMap
 from widgets.plot import LinePlot, Series
@@ -79,7 +80,11 @@ def test_plots(snap_compare: Snapshot, size: tuple[int, int]) -> None:
     ]
     for plot in (tall, low, spark):
         plot.set_series(
-            lines, unit=units.milliseconds, thresholds=[(0.1, "100 ms")], events=[(150, "profile")], span_s=300
+            lines,
+            unit=units.milliseconds,
+            thresholds=[(0.1, "100 ms")],
+            events=[Event(150, "profile", "rebuild")],
+            span_s=300,
         )
     assert snap_compare(Gallery(tall, low, spark), terminal_size=size)
 
