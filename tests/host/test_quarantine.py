@@ -1,6 +1,7 @@
 """Finding the request that engines die of, among those that were in them."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -90,10 +91,10 @@ async def test_a_request_that_kills_two_engines_fails_alone(tokenizer: Any, fata
 
 async def test_suspects_go_in_one_at_a_time(tokenizer: Any) -> None:
     _, engines = await serve(tokenizer, ["a", "poison", "b", "c"], "poison", 2, 9)
-    sizes = [len(inside) for inside in engines[1].together]
+    sizes = [len(inside) for inside in engines[-1].together]
     assert sizes[0] == 1
-    assert all(after <= before + 1 for before, after in zip(sizes, sizes[1:], strict=False))
-    assert "poison" not in set.union(*engines[2].together)
+    assert all(after <= before + 1 for before, after in itertools.pairwise(sizes))
+    assert set.union(*engines[-1].together) == set("abc")
 
 
 async def test_who_outlives_an_engine_s_death_is_no_suspect_any_more(tokenizer: Any) -> None:
