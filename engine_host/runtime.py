@@ -58,6 +58,14 @@ def clear_leftovers(base: Path) -> list[str]:
     return said
 
 
+def running_hosts(base: Path) -> dict[int, Path]:
+    """Hosts that run below `base`: pid to socket, the youngest last."""
+    found = [each for each in base.iterdir() if (each / SOCKET_NAME).exists()] if base.is_dir() else []
+    alive = [each for each in found if each.name[:1].isdigit() and _owner_lives(each.name)]
+    alive.sort(key=lambda each: int(each.name.partition("-")[2] or 0))
+    return {int(each.name.partition("-")[0]): each / SOCKET_NAME for each in alive}
+
+
 def _started(pid: int) -> int | None:
     """Clock ticks from boot to the start of `pid` (field 22 of proc(5) stat), `None` if it doesn't run.
 

@@ -127,6 +127,33 @@ def diff(
         raise typer.Exit(1)
 
 
+@app.command()
+def apply(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The profile to apply.")],
+    why: Annotated[str, typer.Option(metavar="TEXT", help="A reason, kept in the history of changes.")] = "",
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME|PATH", help="Change the model too; running requests end first.")
+    ] = None,
+    pid: Annotated[
+        int | None, typer.Option(metavar="PID", help="Of which host, where several run on this machine.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait for a rebuild to end, and say how it went.")] = True,
+) -> None:
+    """Apply a profile to the running host, with its requests kept.
+
+    Live knobs are in force at the next step. Anything else rebuilds the engine; requests go on in the new one.
+    """
+    import asyncio
+
+    from console.cli.apply import apply_to, find_host
+
+    socket = find_host(pid)
+    if socket is None:
+        raise typer.Exit(1)
+    if not asyncio.run(apply_to(socket, name, model, why, wait)):
+        raise typer.Exit(1)
+
+
 def _print_knobs(change: "ProfileChange") -> None:
     if not change.knobs:
         say(f"Nothing differs between {change.old} and {change.new}.")
