@@ -1,6 +1,15 @@
 """What tests of several areas share."""
 
+import os
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +41,53 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class LiveHost:
-    """A running `llmconsole serve` on the real engine, float32, 2048 tokens of context."""
+    """A running `llmconsole serve` on the real engine; `runtime` is where it keeps what it must not leave behind."""
 
     port: int
     socket: Path
     pid: int
+    runtime: Path
 
     @property
     def url(self) -> str:
         """The OpenAI port's address."""
         return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def running_host(*flags: str, profiles: Mapping[str, str] | None = None) -> Iterator[LiveHost]:
+    """`llmconsole serve` with the default model in float32, until the block ends.
+
+    `profiles` are TOML texts by name; the first is the one it starts with.
+    """
+    port, runtime = free_port(), Path(tempfile.mkdtemp(prefix="llmc-", dir="/tmp"))
+    command = [sys.executable, "-m", "console", "serve", "--model", str(small_model("float32")), "--port", str(port)]
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "HF_HUB_OFFLINE": "1"}
+    if profiles:
+        folder = runtime / "config" / "llmconsole" / "profiles"
+        folder.mkdir(parents=True)
+        for name, text in profiles.items():
+            (folder / f"{name}.toml").write_text(text)
+        environment["XDG_CONFIG_HOME"] = str(runtime / "config")
+        command += ["--profile", next(iter(profiles))]
+    log = (runtime / "log").open("w+")
+    process = subprocess.Popen([*command, *flags], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+    try:
+        while not _healthy(port):
+            assert process.poll() is None, f"the host did not start:\n{(runtime / 'log').read_text()[-3000:]}"
+            time.sleep(0.2)
+        (socket_path,) = (runtime / "llmconsole").glob("*/host.sock")
+        yield LiveHost(port, socket_path, process.pid, runtime)
+    finally:
+        process.terminate()
+        process.wait(60)
+        log.close()
+        shutil.rmtree(runtime, ignore_errors=True)
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False

@@ -74,6 +74,10 @@ def parse_serve_args(
                 raise ServeArgsError(f"--{name.replace('_', '-')} is not supported here: {why}.")
         args.model = model
         args.served_model_name = args.served_model_name or [Path(model).name or model]
+        # vLLM refuses a threshold above the context; one that was meant for a longer context is no fault of the user's.
+        longest, threshold = args.max_model_len, args.long_prefill_token_threshold
+        if isinstance(longest, int) and threshold == engine_arguments.get("long_prefill_token_threshold"):
+            args.long_prefill_token_threshold = min(threshold, longest) if longest > 0 else threshold
         _choose_parsers(args)
         validate_parsed_serve_args(args)
     except ServeArgsError:

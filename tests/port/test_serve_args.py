@@ -34,6 +34,12 @@ def test_flags_override_the_profile() -> None:
     assert args.model == "/models/tiny"
 
 
+def test_a_shorter_context_takes_the_profile_s_threshold_with_it() -> None:
+    profile = {"max_model_len": 1024, "long_prefill_token_threshold": 256}
+    assert parse_serve_args("/m", ["--max-model-len=128"], profile).long_prefill_token_threshold == 128
+    assert parse_serve_args("/m", [], profile).long_prefill_token_threshold == 256
+
+
 def test_the_served_name_is_the_folders() -> None:
     assert parse_serve_args("/models/tiny", [], {}).served_model_name == ["tiny"]
     assert parse_serve_args("/models/tiny", ["--served-model-name", "a", "b"], {}).served_model_name == ["a", "b"]
