@@ -194,7 +194,13 @@ class EngineHost:
         return (await self._planned(name, model))[0]
 
     async def apply(self, command: ApplyCommand) -> CommandReply:
-        """Change the running profile: live knobs at once, anything else by a rebuild that is begun here."""
+        """Change the running profile: live knobs at once, anything else by a rebuild that is begun here.
+
+        Where no engine runs, one is started with it. Raises `ProfileError` or `ModelError`.
+        """
+        if self._state.name in ("failed", "stopped"):
+            await asyncio.to_thread(self.profiles.load, command.profile)
+            return self.start(StartCommand(command.model, command.profile))
         if (refusal := self._not_now()) is not None:
             return refusal
         change, profile, path = await self._planned(command.profile, command.model)
@@ -242,17 +248,21 @@ class EngineHost:
         profile = await asyncio.to_thread(self.profiles.load, name)
         path = await asyncio.to_thread(self.models.resolve, model or self.model_name or profile.engine.model)
         built, running = self._built, self.profile or profile
-        change = await asyncio.to_thread(
-            profile_change,
-            running,
-            built.profile if built is not None else running,
-            profile,
-            built.path if built is not None else path,
-            path if built is not None and path != built.path else None,
-            self.device,
-            self._device_bytes(),
-        )
-        return change, profile, path
+
+        def change() -> ProfileChange:
+            if built is None:
+                return profile_change(running, running, profile, path, None, self.device, self._device_bytes())
+            # Late: it imports vLLM, which the engine has done already.
+            from engine_host.engine.serve_args import overridden
+
+            now, base, new = (
+                overridden(each, str(path), self.options.serve_args, self.device)
+                for each in (running, built.profile, profile)
+            )
+            other = path if path != built.path else None
+            return profile_change(now, base, new, built.path, other, self.device, self._device_bytes())
+
+        return await asyncio.to_thread(change), profile, path
 
     def _want(self, profile: Profile) -> None:
         """Write the live knobs of `profile` into the engine's control block. Raises `KnobRefusedError`."""

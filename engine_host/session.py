@@ -130,7 +130,7 @@ class Session:
         if supervisor is not None:
             other = asyncio.create_task(supervisor.watch(), name="screen")
         else:
-            other = asyncio.create_task(self._host.until("failed"), name="failed")
+            other = asyncio.create_task(self._never_ready(), name="never-ready")
         await asyncio.wait({quit_, other}, return_when=asyncio.FIRST_COMPLETED)
         if not other.done():
             other.cancel()
@@ -138,6 +138,11 @@ class Session:
         quit_.cancel()
         other.result()
         return 1 if supervisor is None else 0
+
+    async def _never_ready(self) -> None:
+        """Returns when the first start has failed. An engine that served once is the operator's to mend."""
+        if (await self._host.until("ready", "failed")).name == "ready":
+            await asyncio.Event().wait()
 
     def _device_bytes(self) -> int | None:
         total = self._sampler.reading().memory_total.value

@@ -13,6 +13,8 @@ from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from engine_host.engine.parser_choice import choose_parsers
+from engine_host.engine.process import DeviceKind
+from profiles.schema import Profile
 
 NOT_OURS: dict[str, str] = {
     "api_server_count": "there is one server process, the host itself",
@@ -85,6 +87,33 @@ def parse_serve_args(
     except (VLLMError, ValueError, TypeError, KeyError, OSError, argparse.ArgumentError) as error:
         raise ServeArgsError(f"{_capitalized(str(error).removeprefix('Error: '))}") from error
     return args
+
+
+OVERRIDES = {
+    "dtype": "dtype",
+    "quantization": "quantization",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "block_size": "block_size",
+    "max_model_len": "max_model_len",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+    "kv_cache_memory_bytes": "kv_cache_memory",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+}
+"""Engine arguments that decide about memory, and the knobs of `[engine]` they override."""
+
+
+def overridden(profile: Profile, model: str, serve_args: Sequence[str], device: DeviceKind) -> Profile:
+    """The profile as the command line's options make it. Raises `ServeArgsError`."""
+    if not serve_args:
+        return profile
+    given = profile.engine_arguments(device)
+    args = parse_serve_args(model, serve_args, given)
+    plain = parse_serve_args(model, [], given)
+    changed = {
+        knob: getattr(args, name) for name, knob in OVERRIDES.items() if getattr(args, name) != getattr(plain, name)
+    }
+    return profile.model_copy(update={"engine": profile.engine.model_copy(update=changed)})
 
 
 def _choose_parsers(args: argparse.Namespace) -> None:

@@ -10,7 +10,8 @@ from vllm.tool_parsers import ToolParserManager
 
 from engine_host.engine import parser_choice
 from engine_host.engine.parser_choice import ParserChoice, choose_parsers
-from engine_host.engine.serve_args import ServeArgsError, parse_serve_args
+from engine_host.engine.serve_args import ServeArgsError, overridden, parse_serve_args
+from profiles.schema import Profile
 
 MakeModel = Callable[..., str]
 
@@ -38,6 +39,19 @@ def test_a_shorter_context_takes_the_profile_s_threshold_with_it() -> None:
     profile = {"max_model_len": 1024, "long_prefill_token_threshold": 256}
     assert parse_serve_args("/m", ["--max-model-len=128"], profile).long_prefill_token_threshold == 128
     assert parse_serve_args("/m", [], profile).long_prefill_token_threshold == 256
+
+
+def test_a_profile_is_planned_as_the_flags_make_it() -> None:
+    profile = Profile.model_validate({"name": "p", "engine": {"max_model_len": 1024, "block_size": 32}})
+    flags = ["--dtype=float32", "--max-model-len=512", "--kv-cache-memory-bytes=1048576"]
+    engine = overridden(profile, "/m", flags, "cpu").engine
+    assert (engine.dtype, engine.max_model_len, engine.kv_cache_memory, engine.block_size) == (
+        "float32",
+        512,
+        1048576,
+        32,
+    )
+    assert overridden(profile, "/m", [], "cpu") == profile
 
 
 def test_the_served_name_is_the_folders() -> None:
