@@ -96,7 +96,7 @@ class EngineHost:
         self.models = ModelStore(options.data_dir / "models")
         self.changes = ChangeLog(figures)
         self.swap: SwapProgress | None = None
-        self._builder = EngineBuilder(options, ring, hub, directory, forkserver_pid, self._look)
+        self._builder = EngineBuilder(options, ring, hub, directory, forkserver_pid, self._engine_died)
         self.profile_name = options.profile or default_profile(self.device)
         self.profile: Profile | None = None
         self.model_name = options.model
@@ -310,7 +310,7 @@ class EngineHost:
                 await asyncio.wait_for(self._news.wait(), WATCH_INTERVAL_S)
             self._news.clear()
             self.changes.tick()
-            if self._built.engine.errored:
+            if self._built.engine.errored or self._state.name == "recovering":
                 await self._recover("it ended unexpectedly")
             elif (stood := self._standing_still()) is not None:
                 await self._recover(f"it has made no step for {stood:.0f} s while requests run")
@@ -471,8 +471,10 @@ class EngineHost:
 
     # Saying what goes on.
 
-    def _look(self) -> None:
-        """Have the life look at its engine now."""
+    def _engine_died(self) -> None:
+        """A request has found the engine dead: whoever comes waits from now on, and the life sees to the rest."""
+        if self._state.name == "ready":
+            self._set("recovering", reason="The engine ended unexpectedly, and is started again.")
         self._news.set()
 
     def _progress(

@@ -55,6 +55,7 @@ class Gateway:
         self._clock = clock
         self._when_dead = when_dead
         self._engine: Any = None
+        self._latest: Any = None
         self._changed = asyncio.Event()
         self._no_engine: str | None = None
         self._carried: set[Carried] = set()
@@ -62,13 +63,20 @@ class Gateway:
         self._quarantine = Quarantine()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_engine"], name)
+        # Between two engines a request may still be on its way here: what it asks, the last one can tell.
+        return getattr(self.__dict__["_latest"], name)
+
+    @property
+    def errored(self) -> bool:
+        """Whether requests are in vain: a dead engine is followed by another."""
+        return self._no_engine is not None
 
     # The engine behind.
 
     def attach(self, engine: Any) -> None:
         """Go on in this engine."""
-        self._engine, self._no_engine = engine, None
+        self._engine = self._latest = engine
+        self._no_engine = None
         self._wake()
 
     def detach(self) -> None:

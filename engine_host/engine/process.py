@@ -3,6 +3,7 @@
 Nothing here imports vLLM before `build_engine` runs.
 """
 
+import getpass
 import importlib
 import importlib.metadata
 import importlib.util
@@ -51,7 +52,7 @@ def prepare_environment(runtime_dir: Path) -> None:
     `runtime_dir` takes vLLM's and multiprocessing's sockets and temporary files, so that removing it removes them all.
     """
     # PyTorch's own caches are worth keeping: they stay where they would have been.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{_user()}")
     os.environ["VLLM_RPC_BASE_PATH"] = str(runtime_dir / "rpc")
     os.environ["TMPDIR"] = tempfile.tempdir = str(runtime_dir / "tmp")
     # Where multiprocessing puts the forkserver's socket; its own choice is a folder that a killed host leaves behind.
@@ -70,6 +71,14 @@ def prepare_environment(runtime_dir: Path) -> None:
     if os.environ.get("VLLM_CPU_KVCACHE_SPACE") == "":
         # An empty value crashes vLLM's CPU worker.
         del os.environ["VLLM_CPU_KVCACHE_SPACE"]
+
+
+def _user() -> str:
+    """The user's name, or number where there is none by that: what PyTorch calls its cache after."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def start_forkserver() -> int:
