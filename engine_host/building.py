@@ -1,11 +1,12 @@
 """Builds engines and takes them down: all that is done to an engine, and nothing of when or why."""
 
 import asyncio
+import os
 import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from engine_host.engine.process import (
 from engine_host.flight.knobs import ControlBlock
 from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
-from engine_host.runtime import SCRATCH, remember_processes
+from engine_host.runtime import SCRATCH, remember_processes, shared_memory_of
 from engine_host.telemetry.hub import TelemetryHub
 from profiles.schema import Profile
 
@@ -32,7 +33,8 @@ SHUTDOWN_TIMEOUT_S = 5.0
 
 @dataclass
 class Built:
-    """One engine with all that stands around it. `serving` is `None` until it can serve."""
+    """One engine with all that stands around it. `serving` is `None` until it can serve; `shared` is its own memory
+    in `/dev/shm`, which a killed one leaves there."""
 
     engine: Any
     profile: Profile
@@ -42,6 +44,7 @@ class Built:
     flight: FlightReader | None = None
     flight_path: Path | None = None
     control: ControlBlock | None = None
+    shared: set[Path] = field(default_factory=set)
 
 
 class EngineBuilder:
@@ -103,6 +106,7 @@ class EngineBuilder:
             self.gateway = Gateway(self._hub, when_dead=self._when_dead)
         processes = await asyncio.to_thread(engine_processes, self._forkserver_pid)
         await asyncio.to_thread(remember_processes, self._directory, processes)
+        built.shared = await asyncio.to_thread(self._shared)
         assert built.flight_path is not None
         try:
             built.flight = await asyncio.to_thread(FlightReader, built.flight_path)
@@ -120,6 +124,7 @@ class EngineBuilder:
             if self.gateway is not None:
                 self.gateway.leave(built.engine)
             self._hub.engine_stopped()
+            built.shared |= await asyncio.to_thread(self._shared)
             if len(await asyncio.to_thread(engine_processes, self._forkserver_pid)) == 1:
                 # One process holds nothing that the kernel doesn't take back, and ending itself takes it seconds.
                 with suppress(AttributeError):
@@ -130,7 +135,7 @@ class EngineBuilder:
             with suppress(Exception):
                 await asyncio.to_thread(built.engine.shutdown, SHUTDOWN_TIMEOUT_S)
         await asyncio.to_thread(self.kill)
-        await asyncio.to_thread(self._sweep, built.flight_path if built is not None else None)
+        await asyncio.to_thread(self._sweep, built)
 
     def kill(self) -> None:
         """Kill the engine's processes, if there are any."""
@@ -138,13 +143,20 @@ class EngineBuilder:
             with suppress(Exception):
                 process.kill()
 
-    def _sweep(self, flight_path: Path | None) -> None:
-        """Remove the files of engines that are gone: a killed one leaves its sockets and its rendezvous file."""
+    def _shared(self) -> set[Path]:
+        """What of `/dev/shm` only the engine's processes use."""
+        engine = shared_memory_of(process.pid for process in engine_processes(self._forkserver_pid))
+        return engine - shared_memory_of((os.getpid(), self._forkserver_pid))
+
+    def _sweep(self, built: Built | None) -> None:
+        """Remove the files of engines that are gone: a killed one can't."""
         for name in SCRATCH:
             for left in (self._directory / name).iterdir() if (self._directory / name).is_dir() else []:
                 shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
-        if flight_path is not None:
-            flight_path.unlink(missing_ok=True)
+        if built is None:
+            return
+        for path in [*built.shared, *([built.flight_path] if built.flight_path is not None else [])]:
+            path.unlink(missing_ok=True)
 
     async def _build_in_thread(self, profile: Profile, path: Path, flight_path: Path) -> tuple[Any, Any]:
         """Build the engine in a thread of its own, which the end of this process does not wait for.

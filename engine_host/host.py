@@ -51,10 +51,8 @@ DRAIN_INTERVAL_S = 0.05
 LOG_LAG_S = 0.3
 """How long an ended process's last lines may still be on their way through the pipe."""
 
-BACK_OFF_S = 1.0
-"""Pause before the second try in a row to bring a dead engine back; it doubles with each, up to `MAX_BACK_OFF_S`."""
-
 MAX_BACK_OFF_S = 30.0
+"""Most that the pause between two tries to bring a dead engine back grows to."""
 
 STABLE_S = 60.0
 """An engine that has lived for this long has recovered: what comes after is a new failure, not the next in a row."""
@@ -346,8 +344,8 @@ class EngineHost:
         """Rebuild the engine with another profile, and carry over what runs in it."""
         assert self._built is not None
         assert self.profile is not None
-        old, gateway = self._built, self._builder.gateway
-        other_model = wanted.path != old.path
+        gateway, old_profile, old_path = self._builder.gateway, self._built.profile, self._built.path
+        other_model = wanted.path != old_path
         self._set("swapping", phase=None)
         if not await self._drained(wanted, other_model):
             self.changes.finish(wanted.change, "cancelled", "Cancelled before the engine was touched.")
@@ -364,8 +362,8 @@ class EngineHost:
         if failure is not None:
             outcome, message = "rolled-back", f"{failure.reason} {failure.hint}"
             self._ring.append("error", "host", f"{wanted.profile.name} could not be applied: {failure.reason}")
-            self._progress("building", target=old.profile.name)
-            failure = await self._bring_up(old.profile, old.path)
+            self._progress("building", target=old_profile.name)
+            failure = await self._bring_up(old_profile, old_path)
         else:
             self.profile, self.profile_name = wanted.profile, wanted.profile.name
             self.model_name = wanted.command.model or self.model_name
@@ -399,10 +397,12 @@ class EngineHost:
         """Bring a dead or hanging engine back, and let its requests go on."""
         assert self._built is not None
         assert self.profile is not None
-        built, gateway, profile = self._built, self._builder.gateway, self.profile
+        engine, path = self._built.engine, self._built.path
+        gateway, profile = self._builder.gateway, self.profile
         stalled_since = time.monotonic()
         await asyncio.to_thread(self._builder.kill)
-        await gateway.bury(built.engine)
+        await gateway.bury(engine)
+        del engine
         if time.monotonic() - self._ready_since > STABLE_S:
             self._failures = 0
         self._set("recovering", reason=f"The engine is being started again: {why}.")
@@ -413,9 +413,9 @@ class EngineHost:
         self._ring.append("error", "host", f"The engine is started again: {why}. {failure.reason}")
         while self._failures < profile.recovery.max_failures:
             if self._failures:
-                await asyncio.sleep(min(BACK_OFF_S * 2 ** (self._failures - 1), MAX_BACK_OFF_S))
+                await asyncio.sleep(min(profile.recovery.back_off_s * 2 ** (self._failures - 1), MAX_BACK_OFF_S))
             self._failures += 1
-            found = await self._bring_up(profile, built.path)
+            found = await self._bring_up(profile, path)
             if found is None:
                 self.changes.finish(number, "done", stalled_s=time.monotonic() - stalled_since)
                 self._ready()

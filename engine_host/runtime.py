@@ -7,6 +7,7 @@ recognises it as dead, ends what still runs of it and removes the folder. Nothin
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,6 +45,27 @@ def remember_processes(directory: Path, processes: list[psutil.Process]) -> None
     beside = directory / f"{_PROCESSES}.new"
     beside.write_text(json.dumps(entries))
     beside.replace(directory / _PROCESSES)
+
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def shared_memory_of(pids: Iterable[int]) -> set[Path]:
+    """Files in `/dev/shm` that the processes have mapped now: semaphores and segments.
+
+    They are told by their inode (proc(5), maps): a semaphore is made under another name and then linked to its own.
+    """
+    inodes = set()
+    for pid in pids:
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            inodes |= {line.split()[4] for line in lines if f" {SHARED_MEMORY}/" in line}
+    found = set()
+    for path in SHARED_MEMORY.iterdir() if inodes and SHARED_MEMORY.is_dir() else []:
+        with suppress(OSError):
+            if str(path.stat().st_ino) in inodes:
+                found.add(path)
+    return found
 
 
 def clear_leftovers(base: Path) -> list[str]:

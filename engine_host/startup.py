@@ -139,6 +139,15 @@ def explain(error: BaseException | None, log: Sequence[LogRecord]) -> Failure:
     )
 
 
+_VALIDATION = re.compile(r"^\d+ validation errors? for \w+")
+_VALUE_ERROR = re.compile(r"^\s*(?:Value error, )?(?P<said>.+?)(?: \[type=.*)?$")
+
+
 def _sentence(text: str) -> str:
-    first = text.split("\n", 1)[0].strip()
+    first, _, rest = text.partition("\n")
+    if _VALIDATION.match(first):
+        # pydantic says in its second or third line what the first only counts.
+        told = next((line for line in rest.splitlines() if "Value error" in line or "[type=" in line), first)
+        first = match["said"] if (match := _VALUE_ERROR.match(told)) else first
+    first = first.strip()
     return first if len(first) <= 300 else f"{first[:300]}…"

@@ -161,6 +161,9 @@ class Recovery(Section):
     hang_s: float = _knob(
         60.0, "live", "s", "An engine that makes no step for this long while requests run is ended and rebuilt", gt=0
     )
+    back_off_s: float = _knob(
+        1.0, "live", "s", "Pause before a second try in a row to bring the engine back; it doubles up to 30 s", ge=0
+    )
     max_failures: int = _knob(
         5, "live", "failures", "Failures in a row after which the engine is not started again", ge=1, le=1000
     )

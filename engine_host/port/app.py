@@ -122,8 +122,8 @@ class _Port:
         state = self._host.engine_state()
         if state.name == "failed":
             message = f"The engine could not start: {state.reason or 'the reason is in the log.'} {state.hint or ''}"
-        elif reason:
-            message = reason
+        elif reason or state.reason:
+            message = reason or state.reason or ""
         else:
             phase = f" ({state.phase})" if state.phase else ""
             message = f"The engine is {state.name}{phase}; try again in a moment."

@@ -57,5 +57,10 @@ def test_a_failure_is_told_by_its_cause_in_the_log(line: str, reason: str) -> No
     assert "root cause" not in failure.reason
 
 
+def test_a_configuration_that_is_refused_is_told_by_what_is_wrong_with_it() -> None:
+    said = "1 validation error for VllmConfig\n  Value error, No config file for gptq. [type=value_error, x=1]"
+    assert explain(ValueError(said), []).reason == "No config file for gptq."
+
+
 def test_a_silent_death_is_told_as_one() -> None:
     assert "said nothing" in explain(NO_CAUSE, [record("Starting to load model x...")]).reason
