@@ -344,3 +344,22 @@ def test_shutting_down_marks_the_record_as_past(recorded: Make) -> None:
     scheduler, reader = recorded()
     scheduler.shutdown()
     assert reader.stopped
+
+
+def test_a_scheduler_whose_record_can_not_be_written_works_on_without_it(recorded: Make, flight_path: Path) -> None:
+    scheduler, _ = recorded()
+    settings = scheduler.vllm_config.additional_config["llmconsole"]
+    settings["flight_path"] = str(flight_path.parent / "no-such-folder" / "flight")
+    blind = type(scheduler)(
+        vllm_config=scheduler.vllm_config,
+        kv_cache_config=scheduler.kv_cache_config,
+        structured_output_manager=scheduler.structured_output_manager,
+        block_size=scheduler.block_size,
+        hash_block_size=scheduler.block_size,
+        log_stats=True,
+    )
+    assert blind._recorder is None
+    add(blind, "a", 40, seed=1, max_tokens=2)
+    while blind.has_requests():
+        step(blind)
+    assert blind.get_request_counts() == (0, 0)
