@@ -11,9 +11,13 @@ GRACE_S = 2.0
 HOST_CHECK_S = 0.5
 
 
+NICENESS = 10
+"""A tenth of a processor that others want too (sched(7)): enough to repaint, where idle time only can be none."""
+
+
 def stand_back() -> None:
     """Let the engine go first wherever both want the processor: what computes on the CPU would feel every repaint."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def end_for_certain(code: int) -> None:

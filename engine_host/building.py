@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from engine_host.engine.process import (
     engine_processes,
     import_engine,
 )
-from engine_host.flight.knobs import ControlBlock
+from engine_host.flight.knobs import ControlBlock, KnobRefusedError
 from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
 from engine_host.runtime import SCRATCH, remember_processes, shared_memory_of
@@ -45,6 +45,23 @@ class Built:
     flight_path: Path | None = None
     control: ControlBlock | None = None
     shared: set[Path] = field(default_factory=set)
+
+    def want(self, profile: Profile) -> None:
+        """Have the live knobs of `profile` in force from the next step on. Raises `KnobRefusedError`."""
+        if self.control is None:
+            raise KnobRefusedError("This engine has no flight record, through which knobs are changed. Start it again.")
+        knobs, now = profile.live_values(), self.control.in_force
+        wanted = replace(
+            now,
+            token_budget=knobs.token_budget,
+            max_active=knobs.max_active,
+            long_prefill_threshold=knobs.long_prefill_threshold,
+            watermark_blocks=int(knobs.watermark * self.control.blocks),
+            chunked_prefill=knobs.chunked_prefill,
+            policy=knobs.policy,
+            snapshot_hz=knobs.snapshot_hz,
+        )
+        self.control.want(wanted, self.model.max_model_len or 0)
 
 
 class EngineBuilder:

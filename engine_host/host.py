@@ -23,7 +23,6 @@ from engine_host.api.types import (
     FlightFile,
     ModelInfo,
     Outcome,
-    PhaseName,
     ProfileChange,
     StartCommand,
     StateName,
@@ -33,12 +32,13 @@ from engine_host.api.types import (
 from engine_host.building import Built, EngineBuilder
 from engine_host.changes import ChangeLog
 from engine_host.engine.process import DeviceKind
-from engine_host.flight.knobs import KnobRefusedError, Knobs
+from engine_host.flight.knobs import KnobRefusedError
 from engine_host.logs.ring import LogRing
 from engine_host.models.store import ModelStore
 from engine_host.options import HostOptions
 from engine_host.planning import profile_change
 from engine_host.startup import Failure, explain, progress_of
+from engine_host.state import StateBoard
 from engine_host.telemetry.hub import TelemetryHub
 from profiles.schema import Profile
 from profiles.store import ProfileStore, default_profile
@@ -102,9 +102,7 @@ class EngineHost:
         self._device_bytes = device_bytes
         self._built: Built | None = None
         self._model = ModelInfo(name=options.model or "", path=options.model or "")
-        self._state = EngineState("stopped", since=time.time())
-        self._phase_began = 0.0
-        self._changed = asyncio.Event()
+        self._board = StateBoard()
         self._ending = False
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -122,7 +120,7 @@ class EngineHost:
     @property
     def state(self) -> EngineState:
         """What the engine is doing now."""
-        return self._state
+        return self._board.now
 
     @property
     def model(self) -> ModelInfo:
@@ -153,7 +151,7 @@ class EngineHost:
     def start(self, command: StartCommand | None = None) -> CommandReply:
         """Begin starting an engine, with another model or profile where `command` names one. Returns at once."""
         command = command or StartCommand()
-        if self._state.name in ("ready", "swapping", "recovering"):
+        if self._board.now.name in ("ready", "swapping", "recovering"):
             return CommandReply(False, "The engine is running. Apply another profile to change it.")
         previous = self._task
         if command.model is not None:
@@ -161,16 +159,13 @@ class EngineHost:
         if command.profile is not None:
             self.profile_name = command.profile
         self._failures = 0
-        self._set("starting", phase="import")
+        self._board.set("starting", phase="import")
         self._task = asyncio.create_task(self._live(previous), name="engine-life")
         return CommandReply(True)
 
     async def until(self, *names: StateName) -> EngineState:
         """Wait for the engine to be in one of the states `names`."""
-        while self._state.name not in names:
-            changed = self._changed
-            await changed.wait()
-        return self._state
+        return await self._board.until(*names)
 
     async def admission(self) -> None:
         """Wait while the engine is being changed or brought back; returns at once in every other state."""
@@ -182,8 +177,8 @@ class EngineHost:
         task, self._task = self._task, None
         await self._cancel(task)
         await self._take_down()
-        if self._state.name != "failed":
-            self._set("stopped")
+        if self._board.now.name != "failed":
+            self._board.set("stopped")
 
     # Changing what runs.
 
@@ -196,7 +191,7 @@ class EngineHost:
 
         Where no engine runs, one is started with it. Raises `ProfileError` or `ModelError`.
         """
-        if self._state.name in ("failed", "stopped"):
+        if self._board.now.name in ("failed", "stopped"):
             await asyncio.to_thread(self.profiles.load, command.profile)
             return self.start(StartCommand(command.model, command.profile))
         if (refusal := self._not_now()) is not None:
@@ -215,7 +210,7 @@ class EngineHost:
             self._news.set()
             return CommandReply(True, f"Applying {profile.name}: the engine is rebuilt, and requests go on in it.")
         try:
-            self._want(profile)
+            self._built.want(profile)
         except KnobRefusedError as error:
             return CommandReply(False, str(error))
         number = self.changes.begin("live", self.profile_name, profile.name, command.who, command.why)
@@ -238,8 +233,10 @@ class EngineHost:
             return CommandReply(
                 False, f"{self._wanted.profile.name} is being applied. Wait for that, or cancel it, and ask again."
             )
-        if self._state.name != "ready":
-            return CommandReply(False, f"The engine is {self._state.name}: a profile is applied to one that serves.")
+        if self._board.now.name != "ready":
+            return CommandReply(
+                False, f"The engine is {self._board.now.name}: a profile is applied to one that serves."
+            )
         return None
 
     async def _planned(self, name: str, model: str | None) -> tuple[ProfileChange, Profile, Path]:
@@ -261,28 +258,6 @@ class EngineHost:
             return profile_change(now, base, new, built.path, other, self.device, self._device_bytes())
 
         return await asyncio.to_thread(change), profile, path
-
-    def _want(self, profile: Profile) -> None:
-        """Write the live knobs of `profile` into the engine's control block. Raises `KnobRefusedError`."""
-        assert self._built is not None
-        control, knobs = self._built.control, profile.live_values()
-        if control is None:
-            raise KnobRefusedError("This engine has no flight record, through which knobs are changed. Start it again.")
-        now = control.in_force
-        control.want(
-            Knobs(
-                token_budget=knobs.token_budget,
-                token_budget_ceiling=now.token_budget_ceiling,
-                max_active=knobs.max_active,
-                max_active_ceiling=now.max_active_ceiling,
-                long_prefill_threshold=knobs.long_prefill_threshold,
-                watermark_blocks=int(knobs.watermark * control.blocks),
-                chunked_prefill=knobs.chunked_prefill,
-                policy=knobs.policy,
-                snapshot_hz=knobs.snapshot_hz,
-            ),
-            self._model.max_model_len or 0,
-        )
 
     # The life.
 
@@ -308,7 +283,7 @@ class EngineHost:
                 await asyncio.wait_for(self._news.wait(), WATCH_INTERVAL_S)
             self._news.clear()
             self.changes.tick()
-            if self._built.engine.errored or self._state.name == "recovering":
+            if self._built.engine.errored or self._board.now.name == "recovering":
                 await self._recover("it ended unexpectedly")
             elif (stood := self._standing_still()) is not None:
                 await self._recover(f"it has made no step for {stood:.0f} s while requests run")
@@ -346,10 +321,10 @@ class EngineHost:
         assert self.profile is not None
         gateway, old_profile, old_path = self._builder.gateway, self._built.profile, self._built.path
         other_model = wanted.path != old_path
-        self._set("swapping", phase=None)
+        self._board.set("swapping", phase=None)
         if not await self._drained(wanted, other_model):
             self.changes.finish(wanted.change, "cancelled", "Cancelled before the engine was touched.")
-            self._set("ready")
+            self._board.set("ready")
             return
         self._progress("stopping")
         stalled_since = time.monotonic()
@@ -374,7 +349,7 @@ class EngineHost:
         if outcome == "rolled-back":
             # What was changed live since the old engine was built holds for the new one too.
             with suppress(KnobRefusedError):
-                self._want(self.profile)
+                self._built.want(self.profile)
         stalled = time.monotonic() - stalled_since
         self.changes.finish(wanted.change, outcome, message, stalled)
         self._ready()
@@ -405,7 +380,7 @@ class EngineHost:
         del engine
         if time.monotonic() - self._ready_since > STABLE_S:
             self._failures = 0
-        self._set("recovering", reason=f"The engine is being started again: {why}.")
+        self._board.set("recovering", reason=f"The engine is being started again: {why}.")
         number = self.changes.begin("recovery", self.profile_name, self.profile_name, "host", why)
         await self._take_down()
         await asyncio.sleep(LOG_LAG_S)
@@ -444,12 +419,10 @@ class EngineHost:
         return stood if stood > self.profile.recovery.hang_s else None
 
     def _ready(self) -> None:
-        now = time.monotonic()
-        self._ready_since = self._step_seen_at = now
+        self._ready_since = self._step_seen_at = time.monotonic()
         self._steps_seen = 0
-        seconds = self._state.phase_seconds
-        self._set("ready")
-        seconds = self._state.phase_seconds or seconds
+        self._board.set("ready")
+        seconds = self._board.now.phase_seconds
         took = ", ".join(f"{name} {each:.1f} s" for name, each in seconds.items())
         self._ring.append("info", "host", f"The engine is ready: {self._model.name} ({took}).")
 
@@ -457,7 +430,7 @@ class EngineHost:
         if self._builder.gateway is not None:
             self._builder.gateway.give_up(NOT_BACK)
         self._ring.append("error", "host", failure.reason)
-        self._set("failed", reason=failure.reason, hint=failure.hint)
+        self._board.set("failed", reason=failure.reason, hint=failure.hint)
 
     async def _take_down(self) -> None:
         built, self._built = self._built, None
@@ -473,8 +446,8 @@ class EngineHost:
 
     def _engine_died(self) -> None:
         """A request has found the engine dead: whoever comes waits from now on, and the life sees to the rest."""
-        if self._state.name == "ready":
-            self._set("recovering", reason="The engine ended unexpectedly, and is started again.")
+        if self._board.now.name == "ready":
+            self._board.set("recovering", reason="The engine ended unexpectedly, and is started again.")
         self._news.set()
 
     def _progress(
@@ -496,33 +469,7 @@ class EngineHost:
     def _watch_start(self, record: Any) -> None:
         """A log line's phase, handed over from the log thread."""
         if (progress := progress_of(record)) is not None:
-            self._loop.call_soon_threadsafe(self._advance, progress.phase, progress.fraction)
-
-    def _advance(self, phase: PhaseName, fraction: float | None) -> None:
-        if self._state.name in ("starting", "swapping", "recovering"):
-            self._set(self._state.name, phase=phase, progress=fraction, reason=self._state.reason)
-
-    def _set(
-        self,
-        name: StateName,
-        *,
-        phase: PhaseName | None = None,
-        progress: float | None = None,
-        reason: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        """Move to a state; the seconds each start-up phase took are kept until the next start."""
-        old, now = self._state, time.time()
-        begins = name != old.name and name in ("starting", "swapping", "recovering")
-        seconds = {} if begins or phase == "import" else dict(old.phase_seconds)
-        if (name, phase) != (old.name, old.phase):
-            if old.phase is not None and not begins and phase != "import":
-                seconds[old.phase] = now - self._phase_began
-            self._phase_began = now
-        since = old.since if name == old.name and phase != "import" else now
-        self._state = EngineState(name, since, phase, progress, reason, hint, seconds)
-        self._changed.set()
-        self._changed = asyncio.Event()
+            self._loop.call_soon_threadsafe(self._board.advance, progress.phase, progress.fraction)
 
 
 def _known(error: BaseException) -> Failure | None:

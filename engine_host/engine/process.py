@@ -66,6 +66,9 @@ def prepare_environment(runtime_dir: Path) -> None:
     if device_kind() == "cpu":
         # Without it the CPU platform turns the single-process executor back into the multi-process one.
         defaults["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        # vLLM leaves one processor to the rest by what it sets for its workers, which a forked one reads too late. With
+        # all of them computing, and spinning while they wait for each other, the screen would stand still.
+        defaults["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) - 1))
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     if os.environ.get("VLLM_CPU_KVCACHE_SPACE") == "":
