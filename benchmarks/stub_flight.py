@@ -25,7 +25,7 @@ def main() -> None:
     step = 0
     while True:
         began = time.monotonic()
-        writer.write_step(began, (0.0002, 0.03, 0.0002), (0, STREAMS), (STREAMS, 0, 0, 0), 2048, STREAMS)
+        writer.write_step(began, (0.0002, 0.03, 0.0002), (0, STREAMS), (STREAMS, 0, 0, 0), 2048, STREAMS, 0)
         if step % STEPS_A_SNAPSHOT == 0:
             for number, (name, blocks) in enumerate(held.items()):
                 length = 1 + (step // 16 + number) % 48

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from engine_host.host import EngineHost
+from engine_host.building import EngineBuilder
 from engine_host.main import run
 from engine_host.options import HostOptions
 from profiles.schema import Profile
@@ -55,15 +55,15 @@ def _stub_engine(args: Any) -> Any:
     return Engine(args, stamped, pace)
 
 
-def _build(self: EngineHost, profile: Profile, path: Path) -> tuple[Any, Any]:
+def _build(self: EngineBuilder, profile: Profile, path: Path, flight_path: Path) -> tuple[Any, Any]:
     from engine_host.engine.serve_args import parse_serve_args
 
-    args = parse_serve_args(str(path), self.options.serve_args, profile.engine_arguments(self.device))
+    args = parse_serve_args(str(path), self._options.serve_args, profile.engine_arguments(self.device))
     # As in an engine, the record is written by another process.
-    writer = subprocess.Popen([sys.executable, "-m", "benchmarks.stub_flight", str(self._flight_path)])
+    writer = subprocess.Popen([sys.executable, "-m", "benchmarks.stub_flight", str(flight_path)])
     atexit.register(writer.kill)
     engine = _stub_engine(args)
-    while not self._flight_path.exists():
+    while not flight_path.exists():
         time.sleep(0.01)
     return engine, args
 
@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--model", required=True)
     parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args()
-    EngineHost._build = _build  # type: ignore[method-assign]
+    EngineBuilder._build = _build  # type: ignore[method-assign]
     return run(HostOptions(model=options.model, port=options.port), None)
 
 
