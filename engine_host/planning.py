@@ -49,7 +49,7 @@ def profile_change(
             KnobLine(".".join(knob.path), value_text(knob.old), value_text(knob.new), knob.when, knob.unit, knob.why)
             for knob in found.knobs
         ),
-        plan=_lines(now, planned, device_bytes),
+        plan=_lines(now, planned, device_bytes, _ceilings(built, new if rebuild else built)),
         rebuild=rebuild,
         refused=refused,
     )
@@ -88,7 +88,20 @@ def _unreadable(folder: Path | None, error: PlanError) -> str | None:
     return str(error) if folder is not None and folder.is_dir() else None
 
 
-def _lines(old: MemoryPlan | PlanError, new: MemoryPlan | PlanError, device_bytes: int | None) -> tuple[PlanLine, ...]:
+def _ceilings(built: Profile, next_built: Profile) -> tuple[PlanLine, ...]:
+    """How far live knobs can be raised: what the engine is allocated for."""
+    return (
+        PlanLine("token budget, ceiling", "tokens", built.allocated_tokens, next_built.allocated_tokens),
+        PlanLine("active requests, ceiling", "sequences", built.allocated_requests, next_built.allocated_requests),
+    )
+
+
+def _lines(
+    old: MemoryPlan | PlanError,
+    new: MemoryPlan | PlanError,
+    device_bytes: int | None,
+    ceilings: tuple[PlanLine, ...],
+) -> tuple[PlanLine, ...]:
     plans = tuple(side if isinstance(side, MemoryPlan) else None for side in (old, new))
     if plans == (None, None):
         return ()
@@ -109,4 +122,5 @@ def _lines(old: MemoryPlan | PlanError, new: MemoryPlan | PlanError, device_byte
         line("KV pages", "pages", lambda side: side.pages, kv_estimated),
         line("context length", "tokens", lambda side: side.context),
         line("concurrent sequences at context", "sequences", lambda side: side.concurrency, kv_estimated),
+        *ceilings,
     )

@@ -144,3 +144,12 @@ def test_a_page_is_as_large_as_vllms_own_specification_says(folder: Path, kv_cac
     spec = FullAttentionSpec(block_size=32, num_kv_heads=3, head_size=64, dtype=getattr(torch, dtype))
     asked = profile(engine={"kv_cache_dtype": kv_cache_dtype, "block_size": 32})
     assert plan(ModelShape.read(folder), asked, None, "cuda").page_bytes == 30 * spec.page_size_bytes
+
+
+def test_the_ceilings_of_live_knobs_are_those_of_the_engine_that_runs(folder: Path) -> None:
+    built = profile("now", engine={"kv_cache_memory": 2**29, "block_size": 32}, scheduler={"token_budget": 512})
+    live = change(profile(engine={"kv_cache_memory": 2**29, "block_size": 32}), folder, built=built)
+    rebuilt = change(profile(engine={"kv_cache_memory": 2**28, "block_size": 32}), folder, built=built)
+    assert lines(rebuilt)["token budget, ceiling"].old == 1024
+    assert lines(rebuilt)["token budget, ceiling"].new == 8192
+    assert (live.rebuild, lines(live)["active requests, ceiling"].new) == (True, 512)
