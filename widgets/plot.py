@@ -156,14 +156,13 @@ class LinePlot(Widget):
         """The latest first: its label stands at the right of its glyph, else at the left, else nowhere."""
         last = max(1, self._length() - 1)
         with_labels = len(cells) >= _SMALLEST_WITH_AXIS[1]
-        taken: set[int] = set()
-        for event in sorted(self._events, key=lambda event: -event.at):
-            x = min(columns - 1, int(event.at / last * columns))
+        places = [(min(columns - 1, int(event.at / last * columns)), event) for event in self._events]
+        taken = {x for x, _ in places}
+        for x, event in sorted(places, key=lambda place: -place[1].at):
             for row in cells:
                 if row[x][0] == " ":
                     row[x] = (marks.LINE, palette.MUTED)
             cells[0][x] = (marks.GLYPHS[event.kind], marks.COLORS[event.kind])
-            taken.add(x)
             label = one_line(event.label)
             for start in (x + 1, x - cell_len(label)) if with_labels else ():
                 place = range(start, start + cell_len(label))

@@ -38,10 +38,10 @@ async def apply_to(socket: Path, name: str, model: str | None, why: str, wait: b
             error(reply.message)
             return False
         say(reply.message)
-        snapshot = await client.snapshot()
-        if snapshot.swap is None or not wait:
+        running = [each.id for each in await client.changes() if each.outcome == "running"]
+        if not running or not wait:
             return True
-        return _told(await _ended(client, snapshot.swap.change))
+        return _told(await _ended(client, running[-1]))
     except (HostUnreachable, HostError) as problem:
         error(str(problem))
         return False

@@ -134,5 +134,7 @@ def _columns(
 def _amount(value: float | None, line: PlanLine) -> str:
     if value is None:
         return units.NOT_AVAILABLE
-    text = units.bytes_(value) if line.unit == "bytes" else f"{units.count(value)} {line.unit}"
+    # Two and a half requests at full context are not three.
+    number = f"{value:.1f}" if value < 100 and value != int(value) else units.count(value)
+    text = units.bytes_(value) if line.unit == "bytes" else f"{number} {line.unit}"
     return f"est. {text}" if line.estimated else text

@@ -105,6 +105,18 @@ async def test_kinds_of_events_differ_without_colour_and_labels_never_overlap() 
         assert "outside" not in "".join(rows)
 
 
+async def test_a_label_is_never_cut_by_the_mark_of_another_event() -> None:
+    plot = LinePlot()
+    events = [Event(55, "other", "rebuild"), Event(58, "recovery", "recovery")]
+    async with Demo(plot).run_test(size=(60, 8)):
+        plot.set_series([Series("TTL", [1.0] * 60, palette.series(0))], events=events)
+        row = lines(plot)[1]
+        assert "◆" in row
+        assert "✚" in row
+        assert "other" in row
+        assert "recov" not in row
+
+
 @pytest.mark.parametrize("size", [(10, 1), (1, 1), (24, 3), (5, 20), (100, 2), (200, 60)])
 async def test_every_size_draws_the_line(size: tuple[int, int]) -> None:
     plot = LinePlot()
