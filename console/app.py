@@ -11,6 +11,7 @@ from textual.binding import Binding
 from textual.reactive import reactive
 from textual.screen import Screen
 
+from console.garbage import CHECK_S, IdleCollector
 from console.screens.base import HostScreen
 from console.screens.engine import EngineScreen
 from console.settings import Settings, save_theme
@@ -117,6 +118,13 @@ class ConsoleApp(App[None], inherit_bindings=False):
         if self._notice:
             self.say(self._notice, "warning")
         self.call_after_refresh(self.run_worker, self._follow_host(), name="host")
+        if self._live:
+            self._collector = IdleCollector(self._clock())
+            self.set_interval(CHECK_S, self._collect_garbage)
+
+    def _collect_garbage(self) -> None:
+        load = self.snapshot.load if self.snapshot is not None else None
+        self._collector.tick(self._clock(), busy=load is not None and load.running > 0)
 
     async def on_unmount(self) -> None:
         """Let go of the host."""
