@@ -338,7 +338,7 @@ class ChangeRecord(msgspec.Struct, frozen=True):
 
 
 class ProfileText(msgspec.Struct, frozen=True):
-    """A profile's TOML source; `editable` unless it is built in (saving one makes the user's own of that name)."""
+    """A profile's TOML source; saving a `builtin` one makes the user's own of that name."""
 
     name: str
     text: str
