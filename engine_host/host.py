@@ -103,7 +103,6 @@ class EngineHost:
         self._built: Built | None = None
         self._model = ModelInfo(name=options.model or "", path=options.model or "")
         self._board = StateBoard()
-        self._ending = False
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._wanted: _Wanted | None = None
@@ -173,7 +172,7 @@ class EngineHost:
 
     async def stop(self) -> None:
         """End the engine for good, whatever it is doing; its processes are gone on return."""
-        self._ending = self._builder.ending = True
+        self._builder.ending = True
         task, self._task = self._task, None
         await self._cancel(task)
         await self._take_down()
@@ -343,8 +342,8 @@ class EngineHost:
             self.profile, self.profile_name = wanted.profile, wanted.profile.name
             self.model_name = wanted.command.model or self.model_name
         if failure is not None:
-            self.changes.finish(wanted.change, "failed", f"{message} The old profile did not start either.")
             self._fail(failure)
+            self.changes.finish(wanted.change, "failed", f"{message} The old profile did not start either.")
             return
         if outcome == "rolled-back":
             # What was changed live since the old engine was built holds for the new one too.
@@ -429,6 +428,9 @@ class EngineHost:
     def _fail(self, failure: Failure) -> None:
         if self._builder.gateway is not None:
             self._builder.gateway.give_up(NOT_BACK)
+        if self._wanted is not None:
+            self.changes.finish(self._wanted.change, "failed", failure.reason)
+            self._wanted = self.swap = None
         self._ring.append("error", "host", failure.reason)
         self._board.set("failed", reason=failure.reason, hint=failure.hint)
 

@@ -95,12 +95,13 @@ class Carried:
         """Prompt, parameters and options for the next engine, of `max_model_len` tokens; `None` if it has no room."""
         self.interrupted = self.cutting = False
         if not self.produced:
+            self._detokenizer = None  # It begins anew, and the next engine makes the text.
             return self._prompt, self._params, self._options
         ids = [*self._prompt["prompt_token_ids"], *self.produced]
-        if len(ids) >= max_model_len:
-            return None
         if self._detokenizer is None and self._params.detokenize:
             self._detokenizer = self._replayed(tokenizer)
+        if len(ids) >= max_model_len:
+            return None
         params = self._params.clone()
         count = len(self.produced)
         if params.max_tokens is not None:

@@ -127,7 +127,8 @@ class Gateway:
 
         `end` gives all of them up: no other engine will do.
         """
-        engine = self._engine
+        # Where it has just died there is none in use any more, and its requests are on their way out of it.
+        engine = self._latest
         self.detach()
         while self._in_engine:
             for each in self._in_engine:

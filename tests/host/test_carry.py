@@ -149,6 +149,14 @@ async def test_a_request_without_output_begins_anew_with_all_it_asked_for(tokeni
     assert run.said[2] == ("length", None, True)
 
 
+async def test_one_cut_before_its_first_token_stops_where_it_should(tokenizer: Any) -> None:
+    reply = tokenizer(" the and on")["input_ids"]
+    whole = await Run(tokenizer, reply, params(stop=["the a"]), []).go(cut)
+    parts = await Run(tokenizer, reply, params(stop=["the a"]), [0]).go(cut)
+    assert parts.said == whole.said
+    assert parts.said[0] == " "
+
+
 async def test_one_that_does_not_fit_into_the_new_engine_ends_by_length(tokenizer: Any) -> None:
     reply = tokenizer(" word" * 30)["input_ids"]
     run = await Run(tokenizer, reply, params(), [10], longest=8).go(cut)
@@ -200,6 +208,26 @@ async def test_one_that_can_not_go_on_is_told_to_try_again(tokenizer: Any, chang
         await run.go(change)
     assert len(run.outputs) == 2
     assert run.hub.totals.finished["error"] == 1
+
+
+async def test_an_engine_that_dies_as_it_is_taken_away_loses_nothing(tokenizer: Any) -> None:
+    async def die_in_the_cut(gateway: Any, engine: ScriptedEngine) -> None:
+        gateway.engine_died(engine)
+        cutting = asyncio.create_task(gateway.cut())
+        await asyncio.sleep(0)
+        engine.die()
+        await cutting
+
+    reply = tokenizer("one two three four five six")["input_ids"]
+    run = await Run(tokenizer, reply, params(max_tokens=5), [2]).go(die_in_the_cut)
+    assert run.said[1] == reply[:5]
+
+
+async def test_what_was_held_back_is_let_out_where_a_dead_engine_s_request_has_no_room(tokenizer: Any) -> None:
+    reply = tokenizer(" word" * 30)["input_ids"]
+    run = await Run(tokenizer, reply, params(stop=["x" * 12]), [10], longest=8).go(kill)
+    assert run.said[0] == tokenizer.decode(reply[:10])
+    assert run.said[2] == ("length", None, True)
 
 
 async def test_nothing_goes_on_in_another_model(tokenizer: Any) -> None:
