@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from profiles.schema import Knob, Profile, When, knobs, value_of
+from profiles.schema import Knob, Profile, knobs, value_of
+from profiles.section import When
 
 # A live knob of the scheduler that has a ceiling is named like the knob of the headroom that sets it.
 _LIMITED = (("scheduler", "token_budget"), ("scheduler", "max_active"))
@@ -44,7 +45,7 @@ def diff(running: Profile, new: Profile, built: Profile | None = None) -> Profil
     rebuild. Headroom says how much is allocated at the next build: alone it is no reason for one.
     """
     built = built if built is not None else running
-    found = [_knob_diff(knob, running, new, built) for knob in knobs()]
+    found = [_knob_diff(knob, running, new, built) for knob in knobs((*running.tiers, *new.tiers))]
     differing = [knob for knob in found if knob is not None]
     if all(knob.when == "live" or knob.path[0] == "headroom" for knob in differing):
         differing = [_kept(knob, built) if knob.path[0] == "headroom" else knob for knob in differing]

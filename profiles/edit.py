@@ -11,7 +11,7 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable, Item, Table
 
 from profiles.errors import ProfileError
-from profiles.schema import knobs
+from profiles.schema import ANY_TIER, knobs
 from profiles.store import ProfileStore, check_text, nearest_key, read_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -43,11 +43,11 @@ def with_values(path: Path, source: str, values: Mapping[str, str]) -> str:
         raise ProfileError(path, f"not valid TOML: {error}") from error
     if "name" in document:
         _set(document, ("name",), tomlkit.string(path.stem))
-    known = {".".join(knob.path) for knob in knobs()} | {"description"}
+    known = {knob.path for knob in knobs()} | {("description",)}
     removed = _unused(source)
     for dotted, text in values.items():
         keys = tuple(dotted.split("."))
-        if dotted not in known:
+        if (keys if keys[0] != "tiers" else ("tiers", ANY_TIER, *keys[2:])) not in known:
             raise ProfileError(path, "unknown key", key=dotted, suggestion=nearest_key(keys))
         try:
             if text.strip():

@@ -5,56 +5,35 @@ the description stand here only: the engine's arguments, the documentation and t
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from profiles.gateway import BUILT_IN_TIERS, GatewaySection, KeysSection, Tier
+from profiles.section import MAX_TOKENS, Bytes, Section, When, knob
 
 Device = Literal["cpu", "cuda"]
-When = Literal["live", "rebuild"]
 Policy = Literal["fcfs", "priority"]
+
+ANY_TIER = "NAME"
+"""Stands for a tier's name in the path of a knob that every tier has."""
 
 # The Recorder never takes page-map snapshots more often than this.
 MAX_SNAPSHOT_HZ = 10.0
-# Far above any context or batch; keeps a slip of the finger from reaching the engine's 32-bit sizes.
-MAX_TOKENS = 2**26
-
-
-def _knob(default: Any, when: When, unit: str | None, description: str, **bounds: Any) -> Any:
-    """A pydantic field that also carries `when` and `unit`."""
-    return Field(default, description=description, json_schema_extra={"when": when, "unit": unit}, **bounds)
-
-
-_BYTE_SIZE = TypeAdapter(ByteSize)
-
-
-def _bytes_from_text(value: object) -> object:
-    """Sizes are written as a number of bytes or as text with a unit ("512MiB"); pydantic's `ByteSize` reads both."""
-    if isinstance(value, str):
-        return int(_BYTE_SIZE.validate_python(value))
-    return value
-
-
-Bytes = Annotated[int, BeforeValidator(_bytes_from_text)]
-
-
-class Section(BaseModel):
-    """Base of all sections: immutable, strictly typed, and a key it doesn't know is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Speculative(Section):
     """Speculative decoding. `ngram` needs no draft model, every other method does."""
 
-    method: Literal["ngram", "draft_model", "eagle", "eagle3"] = _knob(
+    method: Literal["ngram", "draft_model", "eagle", "eagle3"] = knob(
         "ngram", "rebuild", None, "How draft tokens are proposed"
     )
-    num_speculative_tokens: int = _knob(4, "rebuild", "tokens", "Draft tokens per step", ge=1, le=32)
-    prompt_lookup_min: int = _knob(2, "rebuild", "tokens", "Shortest n-gram looked up (ngram)", ge=1)
-    prompt_lookup_max: int = _knob(4, "rebuild", "tokens", "Longest n-gram looked up (ngram)", ge=1)
-    model: str | None = _knob(None, "rebuild", None, "Draft model (all methods but ngram)")
+    num_speculative_tokens: int = knob(4, "rebuild", "tokens", "Draft tokens per step", ge=1, le=32)
+    prompt_lookup_min: int = knob(2, "rebuild", "tokens", "Shortest n-gram looked up (ngram)", ge=1)
+    prompt_lookup_max: int = knob(4, "rebuild", "tokens", "Longest n-gram looked up (ngram)", ge=1)
+    model: str | None = knob(None, "rebuild", None, "Draft model (all methods but ngram)")
 
     @model_validator(mode="after")
     def _method_has_what_it_needs(self) -> "Speculative":
@@ -75,42 +54,42 @@ class Speculative(Section):
 class Engine(Section):
     """What the engine is built with. A change of any of these rebuilds it."""
 
-    model: str | None = _knob(None, "rebuild", None, "Model to serve; the one on the command line goes first")
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = _knob(
+    model: str | None = knob(None, "rebuild", None, "Model to serve; the one on the command line goes first")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = knob(
         "auto", "rebuild", None, "Data type of weights and activations; auto takes the model's own"
     )
-    quantization: str | None = _knob(
+    quantization: str | None = knob(
         None, "rebuild", None, "Weight quantization method as vLLM names it; unset takes what the model says"
     )
-    kv_cache_dtype: str = _knob("auto", "rebuild", None, 'Data type of the KV cache as vLLM names it ("auto", "fp8")')
-    block_size: int | None = _knob(
+    kv_cache_dtype: str = knob("auto", "rebuild", None, 'Data type of the KV cache as vLLM names it ("auto", "fp8")')
+    block_size: int | None = knob(
         None, "rebuild", "tokens", "Tokens per KV page; unset takes vLLM's choice", ge=1, le=1024
     )
-    max_model_len: int | None = _knob(
+    max_model_len: int | None = knob(
         None, "rebuild", "tokens", "Longest context, prompt and reply; unset takes the model's own", ge=1, le=MAX_TOKENS
     )
-    gpu_memory_utilization: float = _knob(
+    gpu_memory_utilization: float = knob(
         0.9, "rebuild", "fraction", "Share of device memory the engine may use, weights included", gt=0, le=1
     )
-    kv_cache_memory: Bytes | None = _knob(
+    kv_cache_memory: Bytes | None = knob(
         None, "rebuild", "bytes", 'Memory for the KV cache, as bytes or text like "512MiB"', gt=0
     )
-    tensor_parallel_size: int = _knob(1, "rebuild", "devices", "Devices each layer is split over", ge=1)
-    pipeline_parallel_size: int = _knob(1, "rebuild", "devices", "Stages the layers are split into", ge=1)
-    enable_prefix_caching: bool = _knob(True, "rebuild", None, "Keep KV pages of finished prompts for reuse")
-    enforce_eager: bool = _knob(False, "rebuild", None, "No CUDA graphs: faster start, slower decode; always so on CPU")
-    speculative: Speculative | None = _knob(None, "rebuild", None, "Speculative decoding; unset is off")
+    tensor_parallel_size: int = knob(1, "rebuild", "devices", "Devices each layer is split over", ge=1)
+    pipeline_parallel_size: int = knob(1, "rebuild", "devices", "Stages the layers are split into", ge=1)
+    enable_prefix_caching: bool = knob(True, "rebuild", None, "Keep KV pages of finished prompts for reuse")
+    enforce_eager: bool = knob(False, "rebuild", None, "No CUDA graphs: faster start, slower decode; always so on CPU")
+    speculative: Speculative | None = knob(None, "rebuild", None, "Speculative decoding; unset is off")
 
 
 class Scheduler(Section):
     """How steps are composed. All live, up to the ceilings of `Headroom`."""
 
-    token_budget: int = _knob(
+    token_budget: int = knob(
         4096, "live", "tokens", "Most tokens, prefill and decode, in one step", ge=1, le=MAX_TOKENS
     )
-    max_active: int = _knob(256, "live", "requests", "Most requests running at once", ge=1, le=MAX_TOKENS)
-    chunked_prefill: bool = _knob(True, "live", None, "Split long prompts over several steps")
-    long_prefill_threshold: int = _knob(
+    max_active: int = knob(256, "live", "requests", "Most requests running at once", ge=1, le=MAX_TOKENS)
+    chunked_prefill: bool = knob(True, "live", None, "Split long prompts over several steps")
+    long_prefill_threshold: int = knob(
         0,
         "live",
         "tokens",
@@ -118,8 +97,10 @@ class Scheduler(Section):
         ge=0,
         le=MAX_TOKENS,
     )
-    policy: Policy = _knob("fcfs", "live", None, "Order of the queue: first come first served, or by priority")
-    watermark: float = _knob(
+    policy: Policy = knob(
+        "priority", "live", None, "Order of vLLM's queue: first come first served, or by the tiers' priority"
+    )
+    watermark: float = knob(
         0.0, "live", "fraction", "Share of KV pages kept free when requests are admitted", ge=0, lt=1
     )
 
@@ -127,20 +108,20 @@ class Scheduler(Section):
 class Headroom(Section):
     """Ceilings allocated at start, as a factor on the running value: room to raise it later without a rebuild."""
 
-    token_budget: float = _knob(2.0, "rebuild", "factor", "Allocated token budget over the running one", ge=1, le=16)
-    max_active: float = _knob(2.0, "rebuild", "factor", "Allocated request slots over the running ones", ge=1, le=16)
+    token_budget: float = knob(2.0, "rebuild", "factor", "Allocated token budget over the running one", ge=1, le=16)
+    max_active: float = knob(2.0, "rebuild", "factor", "Allocated request slots over the running ones", ge=1, le=16)
 
 
 class Flight(Section):
     """The flight record."""
 
-    snapshot_hz: float = _knob(10.0, "live", "Hz", "Page-map snapshots a second, at most", gt=0, le=MAX_SNAPSHOT_HZ)
+    snapshot_hz: float = knob(10.0, "live", "Hz", "Page-map snapshots a second, at most", gt=0, le=MAX_SNAPSHOT_HZ)
 
 
 class Cost(Section):
     """What the device costs."""
 
-    usd_per_hour: float | None = _knob(
+    usd_per_hour: float | None = knob(
         None, "live", "USD/h", "Price of the whole machine per hour; unset shows cost as n/a", ge=0
     )
 
@@ -148,23 +129,23 @@ class Cost(Section):
 class Targets(Section):
     """Latency targets, drawn beside what is measured."""
 
-    ttft_ms: float | None = _knob(None, "live", "ms", "Target for the time to first token", gt=0)
-    ttl_ms: float | None = _knob(None, "live", "ms", "Target for the token-to-token latency", gt=0)
+    ttft_ms: float | None = knob(None, "live", "ms", "Target for the time to first token", gt=0)
+    ttl_ms: float | None = knob(None, "live", "ms", "Target for the token-to-token latency", gt=0)
 
 
 class Recovery(Section):
     """What becomes of requests when the engine is rebuilt, or dies."""
 
-    drain_s: float = _knob(
+    drain_s: float = knob(
         30.0, "live", "s", "Longest wait for requests that can't go on in a rebuilt engine; after it they end", ge=0
     )
-    hang_s: float = _knob(
+    hang_s: float = knob(
         60.0, "live", "s", "An engine that makes no step for this long while requests run is ended and rebuilt", gt=0
     )
-    back_off_s: float = _knob(
+    back_off_s: float = knob(
         1.0, "live", "s", "Pause before a second try in a row to bring the engine back; it doubles up to 30 s", ge=0
     )
-    max_failures: int = _knob(
+    max_failures: int = knob(
         5, "live", "failures", "Failures in a row after which the engine is not started again", ge=1, le=1000
     )
 
@@ -194,6 +175,23 @@ class Profile(Section):
     cost: Cost = Cost()
     targets: Targets = Targets()
     recovery: Recovery = Recovery()
+    gateway: GatewaySection = GatewaySection()
+    keys: KeysSection = KeysSection()
+    tiers: dict[str, Tier] = Field(
+        default_factory=lambda: {name: Tier(**values) for name, values in BUILT_IN_TIERS.items()},
+        description="Service levels",
+    )
+
+    @field_validator("tiers", mode="before")
+    @classmethod
+    def _tiers_over_the_built_in_ones(cls, given: object) -> object:
+        return _with_built_in_tiers(given) if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _tiers_that_exist(self) -> "Profile":
+        if self.keys.tier not in self.tiers:
+            raise ValueError(f'keys.tier = "{self.keys.tier}" is no tier; there are {", ".join(self.tiers)}')
+        return self
 
     @model_validator(mode="after")
     def _steps_can_hold_their_requests(self) -> "Profile":
@@ -289,24 +287,49 @@ class Knob:
     description: str
 
 
-def knobs() -> tuple[Knob, ...]:
-    """Every knob of a profile, in the order of the schema."""
-    return tuple(_knobs_of(Profile, ()))
+def knobs(tiers: Iterable[str] = ()) -> tuple[Knob, ...]:
+    """Every knob of a profile, in the order of the schema.
+
+    Those of a tier stand there once for each name in `tiers`; without any, once for all with `ANY_TIER` as the name.
+    """
+    found = list(_knobs_of(Profile, ()))
+    general = [each for each in found if each.path[0] == "tiers"]
+    names = tuple(dict.fromkeys(tiers))
+    if not names:
+        return tuple(found)
+    return (
+        *(each for each in found if each not in general),
+        *(_of_tier(each, name) for name in names for each in general),
+    )
+
+
+def _of_tier(knob: Knob, name: str) -> Knob:
+    default = BUILT_IN_TIERS.get(name, {}).get(knob.path[-1], knob.default)
+    return replace(knob, path=("tiers", name, *knob.path[2:]), default=default)
 
 
 def value_of(profile: Profile, path: tuple[str, ...]) -> object:
     """The effective value of the knob at `path`; `None` where it is unset or its section is off."""
     value: object = profile
     for name in path:
-        value = getattr(value, name, None)
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
     return value
+
+
+def _with_built_in_tiers(given: dict[str, Any]) -> dict[str, Any]:
+    """The tiers as given, each built-in one completed by what it is where nothing is said."""
+    merged: dict[str, Any] = {**{key: {} for key in BUILT_IN_TIERS}, **given}
+    return {
+        name: {**BUILT_IN_TIERS.get(name, {}), **value} if isinstance(value, dict) else value
+        for name, value in merged.items()
+    }
 
 
 def _knobs_of(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[Knob]:
     for name, field in section.model_fields.items():
         inner = _section_in(field.annotation)
         if inner is not None:
-            yield from _knobs_of(inner, (*path, name))
+            yield from _knobs_of(inner, (*path, name, ANY_TIER) if inner is Tier else (*path, name))
         elif isinstance(extra := field.json_schema_extra, dict):
             when: When = "live" if extra["when"] == "live" else "rebuild"
             unit = extra["unit"]
@@ -314,6 +337,6 @@ def _knobs_of(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[Knob]
 
 
 def _section_in(annotation: object) -> type[BaseModel] | None:
-    """The section a field holds, also inside `Section | None`."""
+    """The section a field holds, also inside `Section | None` and `dict[str, Section]`."""
     options = (annotation, *get_args(annotation))
     return next((kind for kind in options if isinstance(kind, type) and issubclass(kind, Section)), None)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from profiles.errors import ProfileError
 from profiles.locate import key_on_line, line_of
-from profiles.schema import Device, Profile, knobs
+from profiles.schema import ANY_TIER, Device, Profile, knobs
 
 BUILTIN_DIR = Path(__file__).parent / "builtin"
 # A hundred times the longest built-in profile. A file above it isn't a profile, and reading it would only cost time.
@@ -153,6 +153,8 @@ def nearest_key(path: tuple[str, ...]) -> str | None:
 def _keys_in(section: tuple[str, ...]) -> list[str]:
     if not section:
         return list(Profile.model_fields)
+    if section[0] == "tiers":
+        section = ("tiers", ANY_TIER, *section[2:])
     return [knob.path[len(section)] for knob in knobs() if knob.path[: len(section)] == section]
 
 

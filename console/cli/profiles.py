@@ -52,7 +52,7 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="The profile's
         ("Key", "Value", "Unit", "Change", "Meaning"),
         [
             (".".join(knob.path), _value(values, knob.path), knob.unit or "", knob.when, knob.description)
-            for knob in knobs()
+            for knob in knobs(profile.tiers)
         ],
         right=("Value",),
     )

@@ -11,6 +11,7 @@ from tomlkit.exceptions import TOMLKitError
 from engine_host.api.types import ProfileText
 from profiles.edit import with_values
 from profiles.errors import ProfileError
+from profiles.gateway import BUILT_IN_TIERS
 from profiles.schema import Knob, knobs
 from profiles.store import check_text
 
@@ -32,7 +33,8 @@ class Draft:
         except (ValueError, RecursionError) as error:
             name = source.name
             raise SourceError(f"{name} can't be edited here, its file is not valid TOML: {error}.") from error
-        self.knobs: tuple[Knob, ...] = knobs()
+        named = self._data.get("tiers")
+        self.knobs: tuple[Knob, ...] = knobs((*BUILT_IN_TIERS, *(named if isinstance(named, dict) else ())))
 
     def value(self, path: str) -> str:
         """What the source says at a dotted path; empty where it says nothing."""

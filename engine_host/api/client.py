@@ -11,9 +11,11 @@ from engine_host.api.contract import ChatChunk, ChatMessage, HostError, HostUnre
 from engine_host.api.sse import SseParser
 from engine_host.api.types import (
     ApplyCommand,
+    CancelCommand,
     ChangeRecord,
     CommandReply,
     HistoryPoint,
+    KeyLine,
     LogPage,
     PortCommand,
     ProfileChange,
@@ -22,6 +24,8 @@ from engine_host.api.types import (
     SaveCommand,
     Snapshot,
     StartCommand,
+    TierCommand,
+    Waterfall,
 )
 
 T = TypeVar("T")
@@ -89,6 +93,22 @@ class HostClient:
     async def save_profile(self, command: SaveCommand) -> CommandReply:
         """Validate and save a user profile."""
         return await self._post("/admin/profiles/save", command)
+
+    async def cancel_requests(self, command: CancelCommand) -> CommandReply:
+        """End requests."""
+        return await self._post("/admin/requests/cancel", command)
+
+    async def set_tier(self, command: TierCommand) -> CommandReply:
+        """Move requests to another tier."""
+        return await self._post("/admin/requests/tier", command)
+
+    async def waterfall(self, request_id: str) -> Waterfall:
+        """Where a request's time went, also of one that ended a while ago."""
+        return await self._get("/admin/requests/waterfall", Waterfall, id=request_id)
+
+    async def keys(self) -> list[KeyLine]:
+        """Every key with what it has used up."""
+        return await self._get("/admin/keys", list[KeyLine])
 
     async def start(self, command: StartCommand) -> CommandReply:
         """Start the engine, or start it again after a failure."""

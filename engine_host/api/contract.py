@@ -10,9 +10,11 @@ import msgspec
 
 from engine_host.api.types import (
     ApplyCommand,
+    CancelCommand,
     ChangeRecord,
     CommandReply,
     HistoryPoint,
+    KeyLine,
     LogPage,
     PortCommand,
     ProfileChange,
@@ -21,6 +23,8 @@ from engine_host.api.types import (
     SaveCommand,
     Snapshot,
     StartCommand,
+    TierCommand,
+    Waterfall,
 )
 
 
@@ -110,6 +114,22 @@ class HostApi(Protocol):
 
     async def save_profile(self, command: SaveCommand) -> CommandReply:
         """Validate and save a user profile."""
+        ...
+
+    async def cancel_requests(self, command: CancelCommand) -> CommandReply:
+        """End requests."""
+        ...
+
+    async def set_tier(self, command: TierCommand) -> CommandReply:
+        """Move requests to another tier."""
+        ...
+
+    async def waterfall(self, request_id: str) -> Waterfall:
+        """Where a request's time went, also of one that ended a while ago."""
+        ...
+
+    async def keys(self) -> list[KeyLine]:
+        """Every key with what it has used up."""
         ...
 
     async def start(self, command: StartCommand) -> CommandReply:

@@ -12,7 +12,7 @@ API_VERSION = 1
 
 StateName = Literal["stopped", "starting", "ready", "swapping", "recovering", "failed"]
 PhaseName = Literal["import", "weights", "kv-cache", "warm-up"]
-RequestState = Literal["queued", "prefill", "decode"]
+RequestState = Literal["queued", "prefill", "decode", "held"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 SwapStage = Literal["checking", "draining", "stopping", "building", "resuming"]
@@ -151,7 +151,11 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """One live request. `pages` is the number of KV pages it holds, shared ones included."""
+    """One live request. `pages` is the number of KV pages it holds, shared ones included.
+
+    `state` is held while the host keeps it off the engine after it had begun: a rebuild, or a request of a higher tier
+    that took its place. `waited_s` is the time in the host's queue so far; `cost_usd` is estimated.
+    """
 
     id: str
     state: RequestState
@@ -163,6 +167,127 @@ class RequestRow(msgspec.Struct, frozen=True):
     ttft_s: float | None
     ttl_p99_s: float | None
     pages: int | None
+    tier: str = ""
+    key: str = ""
+    lane: str = ""
+    waited_s: float = 0.0
+    cost_usd: float | None = None
+
+
+class LaneLine(msgspec.Struct, frozen=True):
+    """One lane of the host's queue: requests waiting, the longest wait in seconds, their prompt tokens."""
+
+    name: str
+    waiting: int
+    oldest_s: float | None
+    tokens: int
+
+
+class TierLine(msgspec.Struct, frozen=True):
+    """One tier: requests in the engine, waiting and held now; ended, refused and set aside since the host started.
+
+    Latencies and targets in seconds over the window of `Latency`; `shed` while the breaker turns it away.
+    """
+
+    name: str
+    active: int
+    waiting: int
+    held: int
+    finished: int
+    refused: int
+    checkpointed: int
+    ttft_p99_s: float | None
+    ttl_p99_s: float | None
+    ttft_target_s: float | None
+    ttl_target_s: float | None
+    shed: bool
+    usage: tuple["UsageLine", ...] = ()
+
+
+class BreakerLine(msgspec.Struct, frozen=True):
+    """The circuit breaker: closed lets all in, open sheds `shed`, half-open lets one of them in to probe."""
+
+    state: Literal["closed", "open", "half-open"]
+    since: float
+    shed: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class GatewayStatus(msgspec.Struct, frozen=True):
+    """The queue in front of the engine. `drain_rps` is requests admitted a second, measured; `None` if none was."""
+
+    lanes: tuple[LaneLine, ...]
+    tiers: tuple[TierLine, ...]
+    breaker: BreakerLine
+    drain_rps: float | None
+
+
+class UsageLine(msgspec.Struct, frozen=True):
+    """How much of one limit is used up: `limit` names it (requests_per_minute …), `resets_s` until it is whole again.
+
+    `used` counts what is reserved by requests that have not ended too.
+    """
+
+    limit: str
+    used: float
+    allowed: float
+    resets_s: float
+
+
+class KeyLine(msgspec.Struct, frozen=True):
+    """One key, without its secret. Times are Unix times; `models` empty means all; `tier` `None` is the profile's."""
+
+    id: str
+    name: str
+    tier: str | None
+    models: tuple[str, ...]
+    admin: bool
+    created: float
+    expires: float | None
+    revoked: float | None
+    last_used: float | None
+    usage: tuple[UsageLine, ...] = ()
+
+
+class Span(msgspec.Struct, frozen=True):
+    """One part of a request's time, in seconds from its arrival; `end` is `None` while it lasts.
+
+    received: the body arrives; validated: parsed, checked and tokenized; queued: in the host's queue; scheduled: in
+    the engine's queue; prefill, decode; held: off the engine; done: the end. `tokens` where the part has a count.
+    """
+
+    name: Literal["received", "validated", "queued", "scheduled", "prefill", "decode", "held", "done"]
+    start: float
+    end: float | None
+    tokens: int | None = None
+    note: str = ""
+
+
+class Waterfall(msgspec.Struct, frozen=True):
+    """Where one request's time went. `chunks` are the ends of the steps that computed its prompt, where known."""
+
+    id: str
+    tier: str
+    key: str
+    lane: str
+    prompt_tokens: int
+    output_tokens: int
+    finish_reason: str | None
+    spans: tuple[Span, ...]
+    chunks: tuple[float, ...] = ()
+
+
+class CancelCommand(msgspec.Struct, frozen=True):
+    """End these requests; their clients are told that the operator did."""
+
+    ids: tuple[str, ...]
+
+
+class TierCommand(msgspec.Struct, frozen=True):
+    """Move these requests to another tier."""
+
+    ids: tuple[str, ...]
+    tier: str
 
 
 class FlightFile(msgspec.Struct, frozen=True):
@@ -191,6 +316,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     flight: tuple[FlightFile, ...]
     swap: SwapProgress | None = None
     marks: tuple["Mark", ...] = ()
+    gateway: GatewayStatus | None = None
     api_version: int = API_VERSION
 
 

@@ -9,6 +9,7 @@ import msgspec
 from engine_host.api.contract import ChatChunk, ChatMessage, HostUnreachable
 from engine_host.api.types import (
     ApplyCommand,
+    CancelCommand,
     ChangeRecord,
     CommandReply,
     Cost,
@@ -17,6 +18,7 @@ from engine_host.api.types import (
     Figures,
     FlightFile,
     HistoryPoint,
+    KeyLine,
     KnobLine,
     KvCache,
     Latency,
@@ -36,6 +38,8 @@ from engine_host.api.types import (
     SaveCommand,
     Snapshot,
     StartCommand,
+    TierCommand,
+    Waterfall,
 )
 
 NOON = 1_767_268_800.0
@@ -232,9 +236,13 @@ class StubHost:
         self.reply = CommandReply(True)
         self.script: list[Sequence[ChatChunk | Exception | asyncio.Event]] = []
         self.asked: list[list[ChatMessage]] = []
-        self.commands: list[StartCommand | PortCommand | ApplyCommand | SaveCommand | str] = []
+        self.commands: list[
+            StartCommand | PortCommand | ApplyCommand | SaveCommand | CancelCommand | TierCommand | str
+        ] = []
         self.lines = list(PROFILES)
         self.changes_of: dict[str, ProfileChange | Exception] = dict(CHANGES)
+        self.waterfalls: dict[str, Waterfall] = {}
+        self.key_lines: list[KeyLine] = []
         self.past: list[ChangeRecord] = []
         self.source = SOURCE
         self.aborted = 0
@@ -296,6 +304,24 @@ class StubHost:
         """Keeps the command."""
         self.commands.append(command)
         return self.reply
+
+    async def cancel_requests(self, command: CancelCommand) -> CommandReply:
+        """Keeps the command."""
+        self.commands.append(command)
+        return self.reply
+
+    async def set_tier(self, command: TierCommand) -> CommandReply:
+        """Keeps the command."""
+        self.commands.append(command)
+        return self.reply
+
+    async def waterfall(self, request_id: str) -> Waterfall:
+        """The waterfall set by the test."""
+        return self.waterfalls[request_id]
+
+    async def keys(self) -> list[KeyLine]:
+        """The keys set by the test."""
+        return self.key_lines
 
     async def start(self, command: StartCommand) -> CommandReply:
         """Keeps the command."""

@@ -21,11 +21,11 @@ def test_a_profile_does_not_differ_from_itself_by_another_name() -> None:
 
 
 def test_knobs_come_in_the_order_of_the_schema_with_both_values() -> None:
-    new = profile(targets={"ttl_ms": 50.0}, engine={"block_size": 32}, scheduler={"policy": "priority"})
+    new = profile(targets={"ttl_ms": 50.0}, engine={"block_size": 32}, scheduler={"policy": "fcfs"})
     found = diff(profile(), new)
     assert [(knob.path[-1], knob.old, knob.new, knob.when, knob.unit) for knob in found.knobs] == [
         ("block_size", None, 32, "rebuild", "tokens"),
-        ("policy", "fcfs", "priority", "live", None),
+        ("policy", "priority", "fcfs", "live", None),
         ("ttl_ms", None, 50.0, "live", "ms"),
     ]
     assert found.rebuild
@@ -36,7 +36,7 @@ LIVE: dict[str, dict[str, object]] = {
         "token_budget": 8192,
         "max_active": 512,
         "long_prefill_threshold": 7,
-        "policy": "priority",
+        "policy": "fcfs",
         "watermark": 0.1,
     },
     "flight": {"snapshot_hz": 1.0},
@@ -116,4 +116,4 @@ def test_every_knob_that_needs_a_rebuild_is_one_of_engine_or_headroom() -> None:
 
 
 def test_values_read_as_in_a_profile() -> None:
-    assert [value_text(value) for value in (None, True, 0.5, 3, "fcfs")] == ["–", "true", "0.5", "3", "fcfs"]
+    assert [value_text(value) for value in (None, True, 0.5, 3, "priority")] == ["–", "true", "0.5", "3", "priority"]
