@@ -17,11 +17,12 @@ from multidict import CIMultiDict
 
 from engine_host.port.asgi import serve_asgi
 from engine_host.port.backend import JsonReply, PortHost, Serving
-from engine_host.port.body import MAX_BODY_BYTES, PRIORITY_FIELD, BadBodyError, parse_object, read_body
+from engine_host.port.body import PRIORITY_FIELD, BadBodyError, parse_object, read_body
 from engine_host.port.connections import Doorkeeper
 from engine_host.port.context import RequestContext, request_context
 from engine_host.port.errors import error_response, from_json_reply
 from engine_host.port.stream import OpenStreams, send_stream
+from profiles.gateway import Clients
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ HIDDEN_HEADERS = frozenset({"x-vllm-priority"})
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/version"})
 """Answered without a key, for load balancers."""
+
+LIMITS = Clients()
 
 _LIVE_IDS: web.AppKey[set[str]] = web.AppKey("live_ids", set)
 _USABLE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -48,7 +51,7 @@ def make_app(
 
     `extra_routes` come first. `trusted` leaves out the API key check: for the Unix socket, which has its own.
     """
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_identify, _openai_errors])
+    app = web.Application(middlewares=[_identify, _openai_errors])
     app[_LIVE_IDS] = set()
     port = _Port(host, trusted)
     app.add_routes(extra_routes)
@@ -99,7 +102,7 @@ class _Port:
             return self._unavailable()
         if (refusal := self._refusal(request, serving)) is not None:
             return refusal
-        body = await read_body(request)
+        body = await read_body(request, LIMITS)
         request_id = request[_ID]
         request_context.set(RequestContext(request_id, time.monotonic(), request.path))
         headers = {REQUEST_ID: request_id}
@@ -114,7 +117,7 @@ class _Port:
             if request.path in serving.streaming_paths:
                 headers |= serving.cors_headers(request.headers.get("Origin"))
                 return await _stream_or_json(serving, request, body, headers, self._host.streams)
-            return await serve_asgi(serving.asgi, request, _cleaned(request, body), HIDDEN_HEADERS, headers)
+            return await serve_asgi(serving.asgi, request, await _cleaned(request, body), HIDDEN_HEADERS, headers)
         finally:
             self._in_progress -= 1
 
@@ -151,7 +154,7 @@ class _Port:
 async def _stream_or_json(
     serving: Serving, request: web.Request, body: bytes, headers: dict[str, str], streams: OpenStreams
 ) -> web.StreamResponse:
-    value = parse_object(request, body)
+    value = await parse_object(request, body, LIMITS)
     reply = await serving.call(request.path, value, _visible_headers(request, headers))
     if isinstance(reply, JsonReply):
         return from_json_reply(reply, headers)
@@ -166,11 +169,11 @@ def _visible_headers(request: web.Request, headers: dict[str, str]) -> Mapping[s
     return visible
 
 
-def _cleaned(request: web.Request, body: bytes) -> bytes:
+async def _cleaned(request: web.Request, body: bytes) -> bytes:
     """The body for vLLM's application: strict JSON without what clients may not set; other bodies as they are."""
     if request.content_type != "application/json" or not body:
         return body
-    value = parse_object(request, body)
+    value = await parse_object(request, body, LIMITS)
     return msgspec.json.encode(value) if b'"' + PRIORITY_FIELD.encode() + b'"' in body else body
 
 

@@ -11,8 +11,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from engine_host.api.types import EngineState
 from engine_host.engine.stub import Delta
-from engine_host.port import body as bodies
 from engine_host.port.context import RequestContext, request_context
+from profiles.gateway import Clients
 
 from .conftest import FakeHost, Port
 
@@ -104,20 +104,16 @@ async def test_another_media_type(port: Port) -> None:
 
 
 async def test_a_body_over_the_limit(port: Port) -> None:
-    body = b" " * (bodies.MAX_BODY_BYTES + 1)
-    async with port.client.post("/v1/completions", data=body, headers=JSON) as response:
-        assert response.status == 413
-        check_openai_error(await response.json(), 413)
-
-
-async def test_a_body_that_never_comes(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.01)
+    headers = JSON | {"Content-Length": str(Clients().max_body + 1)}
     reader, writer = await asyncio.open_connection("127.0.0.1", port.site.port)
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    writer.write(("POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + "".join(lines) + "\r\n{").encode())
+    head = await reader.readuntil(b"\r\n\r\n")
+    body = await reader.readuntil(b"}}")
     writer.close()
-    assert head.startswith(b"HTTP/1.1 408 ")
-    check_openai_error(json.loads(body), 408)
+    assert head.startswith(b"HTTP/1.1 413 ")
+    assert b"Connection: close" in head
+    check_openai_error(json.loads(body), 413)
 
 
 async def test_the_request_id_is_kept(port: Port) -> None:
