@@ -3,8 +3,10 @@
 A limit counts in a fixed window, the minute or the day of UTC, so that "until when" has an exact answer.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 from engine_host.api.types import UsageLine
@@ -24,13 +26,18 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What was reserved, to be settled once: for each account, in windows named by their first Unix second."""
+    """What was reserved, to be settled once: for each account, in windows named by their first Unix second.
+
+    `accounts` are those that have a limit. `usage` says, account by account, what was used up right after reserving,
+    this request included: what `rate_limit_headers` takes.
+    """
 
     accounts: tuple[Account, ...]
     tokens: int
     usd: float
     minute: int
     day: int
+    usage: tuple[tuple[UsageLine, ...], ...] = ()
 
 
 class Budgets(Protocol):
@@ -41,22 +48,40 @@ class Budgets(Protocol):
 
         Raises `Refusal` 429 naming the account's limit, how much it allows, what was asked for and until when, with
         `Retry-After` and the rate-limit headers. A request that no empty window could hold is refused with 429 too,
-        and says that waiting does not help.
+        and says that waiting does not help. 503 where the store can't be reached. Accounts without any limit are not
+        counted, and without one that has a limit the store is not asked. Cancelled, it leaves nothing reserved.
         """
         ...
 
     async def settle(self, grant: Grant, tokens: int, usd: float) -> None:
-        """Replace what was reserved by what was used, in the windows it was reserved in. The request stays counted."""
+        """Replace what was reserved by what was used, in the windows it was reserved in. The request stays counted.
+
+        Done also where the caller is cancelled meanwhile. Never raises; without its store what was reserved stays.
+        """
         ...
 
     async def release(self, grant: Grant) -> None:
-        """Give all of it back, the request too: it was never begun."""
+        """Give all of it back, the request too: it was never begun. Otherwise as `settle`."""
         ...
 
     async def usage(self, account: Account) -> tuple[UsageLine, ...]:
-        """Every limit of the account with what is used up, reservations included."""
+        """Every limit of the account with what is used up, reservations included; nothing while that is unknown."""
         ...
 
     async def close(self) -> None:
         """Write what is not written yet, and let go of the store."""
         ...
+
+
+def open_budgets(store_url: str | None, data_dir: Path, clock: Callable[[], float] = time.time) -> Budgets:
+    """Budgets in the Redis at `store_url`, or in `budgets.db` in `data_dir` without one. `clock` is Unix time.
+
+    Nothing is opened or written before the first request that has a limit. Raises `ValueError` for a URL that is none.
+    """
+    if store_url is not None:
+        from engine_host.gateway.budget_redis import RedisBudgets
+
+        return RedisBudgets(store_url, clock)
+    from engine_host.gateway.budget_sqlite import SqliteBudgets
+
+    return SqliteBudgets(data_dir / "budgets.db", clock)
