@@ -26,7 +26,7 @@ from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
 from vllm.exceptions import VLLMError, VLLMValidationError
 from vllm.parser import ParserManager
 
-from engine_host.engine import fast_lane
+from engine_host.engine import counting, fast_lane
 from engine_host.engine.streams import (
     RequestFailedError,
     ServedStream,
@@ -106,6 +106,19 @@ class VllmServing:
         if origin is None or not self._origins & {origin, "*"}:
             return {}
         return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", **self._credentials}
+
+    @property
+    def longest_token_chars(self) -> int | None:
+        """Characters of the longest entry of the vocabulary; `None` where vLLM runs without a tokenizer."""
+        tokenizer = self._app.state.openai_serving_chat.renderer.tokenizer
+        return None if tokenizer is None else int(tokenizer.max_chars_per_token)
+
+    async def count_tokens(self, path: str, body: Mapping[str, Any]) -> int | None:
+        """See `engine_host.engine.counting.count_tokens`; `path` is one of `streaming_paths`."""
+        rendering_model.set(self._model)
+        state = self._app.state
+        context = state.openai_serving_chat.model_config.max_model_len
+        return await counting.count_tokens(state, path, body, context)
 
     async def call(self, path: str, body: dict[str, Any], headers: Mapping[str, str]) -> JsonReply | StreamReply:
         """Serve one request on a path of `streaming_paths`.
