@@ -29,7 +29,8 @@ class HostOptions:
     """The command line, resolved.
 
     `model` is a name in the model store or anything vLLM can load (`None`: the default model); `serve_args` are the
-    options passed on to vLLM's own parser as they were typed; `start_timeout_s` ends a start that hangs.
+    options passed on to vLLM's own parser as they were typed; `allow_without_key` serves requests without a key from
+    outside this machine too; `start_timeout_s` ends a start that hangs.
     """
 
     model: str | None = None
@@ -37,6 +38,7 @@ class HostOptions:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     serve_args: tuple[str, ...] = ()
+    allow_without_key: bool = False
     data_dir: Path = field(default_factory=lambda: platformdirs.user_data_path(APP))
     config_dir: Path = field(default_factory=lambda: platformdirs.user_config_path(APP))
     log_dir: Path = field(default_factory=lambda: platformdirs.user_log_path(APP))

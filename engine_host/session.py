@@ -10,10 +10,13 @@ from typing import Any
 from engine_host.admin import admin_routes, public_admin_routes
 from engine_host.api.types import EngineState
 from engine_host.engine.process import device_kind
+from engine_host.gateway.access import given_keys
+from engine_host.gateway.keys import KEYS_FILE, KeyStore
 from engine_host.host import EngineHost
 from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
-from engine_host.port.app import make_app
+from engine_host.port.app import keys_of_vllm, make_app
+from engine_host.port.auth import Authenticator
 from engine_host.port.stream import OpenStreams
 from engine_host.ports import Ports
 from engine_host.runtime import SOCKET_NAME
@@ -44,9 +47,19 @@ class Session:
             options, ring, self._hub, directory, forkserver_pid, self._device_bytes, lambda: self._snapshots.figures()
         )
         self._streams = OpenStreams()
-        admin_key = os.environ.get("LLMCONSOLE_ADMIN_KEY")
+        self._keys = KeyStore(options.data_dir / KEYS_FILE)
+        given = given_keys(options.serve_args)
+        self._auth = Authenticator(
+            self._keys,
+            lambda: self._host.profile.keys if self._host.profile is not None else None,
+            lambda: given | keys_of_vllm(self),
+            os.environ.get("LLMCONSOLE_ADMIN_KEY"),
+            options.allow_without_key,
+        )
         self._ports = Ports(
-            lambda: make_app(self, extra_routes=public_admin_routes(self._host, admin_key)), options.host, options.port
+            lambda: make_app(self, extra_routes=public_admin_routes(self._host), auth=self._auth),
+            options.host,
+            options.port,
         )
         self._snapshots = SnapshotSource(self._host, self._ports, self._hub, self._sampler)
         self._metrics = Metrics(self._hub, self._sampler, self._snapshots.snapshot)
@@ -120,6 +133,7 @@ class Session:
             self._sampler.stop()
             with suppress(Exception):
                 await self._ports.close()
+            await asyncio.to_thread(self._keys.close)
             await self._host.stop()
 
     async def _until_quit(self, supervisor: ScreenSupervisor | None) -> int:

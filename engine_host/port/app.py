@@ -4,7 +4,6 @@ Plain routes of ours, vLLM's serving classes for what streams, vLLM's own applic
 is ready everything but `/metrics` answers 503. Whatever goes wrong is answered as OpenAI's error JSON.
 """
 
-import hmac
 import logging
 import re
 import time
@@ -13,14 +12,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 
+from engine_host.gateway.caller import Caller
+from engine_host.gateway.refusal import Refusal
 from engine_host.port.asgi import serve_asgi
+from engine_host.port.auth import Authenticator, RequestFacts
 from engine_host.port.backend import JsonReply, PortHost, Serving
 from engine_host.port.body import PRIORITY_FIELD, BadBodyError, parse_object, read_body
 from engine_host.port.connections import Doorkeeper
 from engine_host.port.context import RequestContext, request_context
-from engine_host.port.errors import error_response, from_json_reply
+from engine_host.port.errors import error_body, error_response, from_json_reply
 from engine_host.port.stream import OpenStreams, send_stream
 from profiles.gateway import Clients
 
@@ -33,8 +36,8 @@ _ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 HIDDEN_HEADERS = frozenset({"x-vllm-priority"})
 """Request headers that vLLM would obey and clients may not set."""
 
-OPEN_PATHS = frozenset({"/health", "/ping", "/version"})
-"""Answered without a key, for load balancers."""
+CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)
+"""Who asks; set for every request before its handler runs."""
 
 LIMITS = Clients()
 
@@ -45,15 +48,21 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(
-    host: PortHost, *, extra_routes: Iterable[web.AbstractRouteDef] = (), trusted: bool = False
+    host: PortHost,
+    *,
+    extra_routes: Iterable[web.AbstractRouteDef] = (),
+    auth: Authenticator | None = None,
+    trusted: bool = False,
 ) -> web.Application:
     """Build the application.
 
-    `extra_routes` come first. `trusted` leaves out the API key check: for the Unix socket, which has its own.
+    `extra_routes` come first. `auth` guards every route; without it vLLM's own keys alone do. `trusted` lets everybody
+    in: for the Unix socket, which only its owner can open.
     """
-    app = web.Application(middlewares=[_identify, _openai_errors])
+    auth = auth or Authenticator(None, lambda: None, lambda: keys_of_vllm(host))
+    app = web.Application(middlewares=[_identify, _openai_errors, _guard(auth, trusted)])
     app[_LIVE_IDS] = set()
-    port = _Port(host, trusted)
+    port = _Port(host)
     app.add_routes(extra_routes)
     app.add_routes(
         [
@@ -68,10 +77,15 @@ def make_app(
     return app
 
 
+def keys_of_vllm(host: PortHost) -> frozenset[str]:
+    """The keys of `--api-key` as vLLM reads it; none before the engine is ready."""
+    serving = host.serving()
+    return serving.api_keys if serving is not None else frozenset()
+
+
 class _Port:
-    def __init__(self, host: PortHost, trusted: bool) -> None:
+    def __init__(self, host: PortHost) -> None:
         self._host = host
-        self._trusted = trusted
         self._in_progress = 0
 
     async def health(self, request: web.Request) -> web.StreamResponse:
@@ -79,8 +93,6 @@ class _Port:
         return web.Response() if reason is None else self._unavailable(reason)
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
-        if (refusal := self._refusal(request, self._host.serving())) is not None:
-            return refusal
         # Imported late: the registry of vLLM's metrics, and slow to import.
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -89,19 +101,13 @@ class _Port:
         )
 
     async def load(self, request: web.Request) -> web.StreamResponse:
-        serving = self._host.serving()
-        if serving is None:
-            return self._unavailable()
-        refusal = self._refusal(request, serving)
-        return refusal if refusal is not None else _json({"server_load": self._in_progress})
+        return self._unavailable() if self._host.serving() is None else _json({"server_load": self._in_progress})
 
     async def inference(self, request: web.Request) -> web.StreamResponse:
         await self._host.admission()
         serving = self._host.serving()
         if serving is None:
             return self._unavailable()
-        if (refusal := self._refusal(request, serving)) is not None:
-            return refusal
         body = await read_body(request, LIMITS)
         request_id = request[_ID]
         request_context.set(RequestContext(request_id, time.monotonic(), request.path))
@@ -132,23 +138,6 @@ class _Port:
             message = f"The engine is {state.name}{phase}; try again in a moment."
         headers = {"Retry-After": str(self._host.retry_after_s())}
         return error_response(503, message.strip(), kind="ServiceUnavailableError", headers=headers)
-
-    def _refusal(self, request: web.Request, serving: Serving | None) -> web.Response | None:
-        if self._trusted or serving is None or not serving.api_keys or request.path in OPEN_PATHS:
-            return None
-        if request.method == "OPTIONS":
-            # A browser asks which origins are allowed before it sends the key.
-            return None
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        given = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-        if any(hmac.compare_digest(given.encode(), key.encode()) for key in serving.api_keys):
-            return None
-        return error_response(
-            401,
-            "This server needs a key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
-            kind="AuthenticationError",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
 
 
 async def _stream_or_json(
@@ -204,10 +193,33 @@ async def _identify(request: web.Request, handler: Handler) -> web.StreamRespons
     return response
 
 
+def _guard(auth: Authenticator, trusted: bool) -> Middleware:
+    """Who asks is known before anything else is done, on every route and on unknown ones."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        name = None if request.transport is None else request.transport.get_extra_info("sockname")
+        facts = RequestFacts(
+            request.method,
+            request.raw_path.partition("?")[0],
+            request.headers.getall("Authorization", ()),
+            request.headers.getall("x-api-key", ()),
+            name[0] if isinstance(name, tuple) else None,
+            trusted,
+        )
+        request[CALLER] = auth.caller(facts)
+        return await handler(request)
+
+    return guard
+
+
 @web.middleware
 async def _openai_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
+    except Refusal as refusal:
+        body = error_body(refusal.status, str(refusal), kind=refusal.kind, param=refusal.param)
+        return web.Response(status=refusal.status, body=body, content_type="application/json", headers=refusal.headers)
     except BadBodyError as error:
         response = error_response(error.status, str(error))
         if error.status in (408, 413):

@@ -40,9 +40,9 @@ async def test_extra_routes_come_first() -> None:
     async def handler(request: aiohttp.web.Request) -> aiohttp.web.Response:
         return aiohttp.web.Response(text="ours")
 
-    app = make_app(FakeHost(), extra_routes=[aiohttp.web.get("/admin/state", handler)])
+    app = make_app(FakeHost(), extra_routes=[aiohttp.web.get("/load", handler)])
     site = await start_site(app, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{site.port}/admin/state"
+    url = f"http://127.0.0.1:{site.port}/load"
     async with aiohttp.ClientSession() as client, client.get(url) as response:
         assert await response.text() == "ours"
     await site.close()
