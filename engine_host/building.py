@@ -21,6 +21,7 @@ from engine_host.engine.process import (
     import_engine,
 )
 from engine_host.flight.knobs import ControlBlock, KnobRefusedError
+from engine_host.gateway.admission import Admission, Capacity
 from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
 from engine_host.runtime import SCRATCH, remember_processes, shared_memory_of
@@ -45,6 +46,8 @@ class Built:
     flight_path: Path | None = None
     control: ControlBlock | None = None
     shared: set[Path] = field(default_factory=set)
+    max_active: int = 1
+    """Most requests that run at once."""
 
     def want(self, profile: Profile) -> None:
         """Have the live knobs of `profile` in force from the next step on. Raises `KnobRefusedError`."""
@@ -62,13 +65,15 @@ class Built:
             snapshot_hz=knobs.snapshot_hz,
         )
         self.control.want(wanted, self.model.max_model_len or 0)
+        self.max_active = knobs.max_active
 
 
 class EngineBuilder:
     """Builds one engine at a time. All methods are for the event loop's thread.
 
     `gateway` is there once vLLM has been imported: the one engine client, through which every request goes, whatever
-    engine is behind it. `when_dead` is called when a request finds its engine dead.
+    engine is behind it. `when_dead` is called when a request finds its engine dead; `admission` lets requests in, up to
+    `capacity`.
     """
 
     def __init__(
@@ -79,6 +84,8 @@ class EngineBuilder:
         directory: Path,
         forkserver_pid: int,
         when_dead: Callable[[], None],
+        admission: Admission,
+        capacity: Callable[[], Capacity | None],
     ) -> None:
         self.device: DeviceKind = device_kind()
         self.gateway: Any = None
@@ -89,6 +96,8 @@ class EngineBuilder:
         self._directory = directory
         self._forkserver_pid = forkserver_pid
         self._when_dead = when_dead
+        self._admission = admission
+        self._capacity = capacity
         self._starts = 0
 
     async def build(self, profile: Profile, path: Path) -> Built:
@@ -120,7 +129,7 @@ class EngineBuilder:
         from engine_host.engine.serving import build_serving
 
         if self.gateway is None:
-            self.gateway = Gateway(self._hub, when_dead=self._when_dead)
+            self.gateway = Gateway(self._hub, self._admission, self._capacity, when_dead=self._when_dead)
         processes = await asyncio.to_thread(engine_processes, self._forkserver_pid)
         await asyncio.to_thread(remember_processes, self._directory, processes)
         built.shared = await asyncio.to_thread(self._shared)
@@ -128,8 +137,10 @@ class EngineBuilder:
         try:
             built.flight = await asyncio.to_thread(FlightReader, built.flight_path)
             built.control = await asyncio.to_thread(ControlBlock, built.flight_path)
+            built.max_active = built.control.in_force.max_active
         except OSError as error:
             # A recorder that could not start costs the page map and the live knobs, not the engine.
+            built.max_active = built.profile.scheduler.max_active
             self._ring.append("warning", "host", f"There is no flight record, and so no page map: {error}")
         # Requests that wait go on from here; new ones once the serving classes stand.
         self.gateway.attach(built.engine)

@@ -33,6 +33,7 @@ from engine_host.building import Built, EngineBuilder
 from engine_host.changes import ChangeLog
 from engine_host.engine.process import DeviceKind
 from engine_host.flight.knobs import KnobRefusedError
+from engine_host.gateway.admission import Admission, Capacity
 from engine_host.logs.ring import LogRing
 from engine_host.models.store import ModelStore
 from engine_host.options import HostOptions
@@ -57,6 +58,9 @@ MAX_BACK_OFF_S = 30.0
 STABLE_S = 60.0
 """An engine that has lived for this long has recovered: what comes after is a new failure, not the next in a row."""
 
+_UNLOADED = Profile(name="unloaded", description="")
+"""The rules before a profile has been read: the defaults."""
+
 NOT_BACK = "The engine died, and could not be brought back. Nothing is wrong with the request: send it again later."
 
 
@@ -75,7 +79,8 @@ class EngineHost:
     """Owns one engine and says what it is doing. All methods are for the event loop's thread.
 
     `directory` is this host's runtime folder, where the flight record goes; `device_bytes` says how much memory the
-    device has, `None` if that isn't known; `figures` measures what the history of changes compares.
+    device has, `None` if that isn't known; `figures` measures what the history of changes compares; `make_admission`
+    puts together what lets requests in, by the rules of the profile it is given.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class EngineHost:
         forkserver_pid: int,
         device_bytes: Callable[[], int | None],
         figures: Callable[[], Figures],
+        make_admission: Callable[[Callable[[], Profile]], Admission],
     ) -> None:
         self.options = options
         self.hub = hub
@@ -94,7 +100,10 @@ class EngineHost:
         self.models = ModelStore(options.data_dir / "models")
         self.changes = ChangeLog(figures)
         self.swap: SwapProgress | None = None
-        self._builder = EngineBuilder(options, ring, hub, directory, forkserver_pid, self._engine_died)
+        self.gate = make_admission(self.rules)
+        self._builder = EngineBuilder(
+            options, ring, hub, directory, forkserver_pid, self._engine_died, self.gate, self._capacity
+        )
         self.profile_name = options.profile or default_profile(self.device)
         self.profile: Profile | None = None
         self.model_name = options.model
@@ -140,6 +149,10 @@ class EngineHost:
     def flight(self) -> FlightReader | None:
         """The live engine's flight record."""
         return self._built.flight if self._built is not None else None
+
+    def rules(self) -> Profile:
+        """The profile whose live knobs are in force; the defaults before one has been read."""
+        return self.profile or _UNLOADED
 
     def flight_files(self) -> tuple[FlightFile, ...]:
         """Where the live engine's flight record lies."""
@@ -215,6 +228,7 @@ class EngineHost:
         number = self.changes.begin("live", self.profile_name, profile.name, command.who, command.why)
         self.profile, self.profile_name = profile, profile.name
         self.changes.finish(number, "done")
+        self.gate.pump()
         self._ring.append("info", "host", f"Profile {profile.name} is in force ({command.who}).")
         return CommandReply(True, f"{profile.name} is in force from the next step on.")
 
@@ -421,6 +435,7 @@ class EngineHost:
         self._ready_since = self._step_seen_at = time.monotonic()
         self._steps_seen = 0
         self._board.set("ready")
+        self.gate.pump()
         seconds = self._board.now.phase_seconds
         took = ", ".join(f"{name} {each:.1f} s" for name, each in seconds.items())
         self._ring.append("info", "host", f"The engine is ready: {self._model.name} ({took}).")
@@ -445,6 +460,17 @@ class EngineHost:
         await asyncio.wait({task})
 
     # Saying what goes on.
+
+    def _capacity(self) -> Capacity | None:
+        """What the engine holds, by its knobs and its scheduler's last report."""
+        built = self._built
+        if built is None:
+            return None
+        if built.flight is None or self.hub.kv_usage is None:
+            return Capacity(built.max_active)
+        pages = built.control.blocks if built.control is not None else None
+        free = int(pages * (1 - self.hub.kv_usage)) if pages is not None else None
+        return Capacity(built.max_active, pages, free, built.flight.header.block_size, self.hub.stats_at)
 
     def _engine_died(self) -> None:
         """A request has found the engine dead: whoever comes waits from now on, and the life sees to the rest."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from engine_host.admin import admin_routes, public_admin_routes
 from engine_host.api.types import EngineState
 from engine_host.engine.process import device_kind
 from engine_host.gateway.access import given_keys
+from engine_host.gateway.admission import Admission
 from engine_host.gateway.keys import KEYS_FILE, KeyStore
+from engine_host.gateway.stores import Stores
 from engine_host.host import EngineHost
 from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
@@ -25,6 +28,7 @@ from engine_host.supervisor import ScreenSupervisor
 from engine_host.telemetry.device import DeviceSampler
 from engine_host.telemetry.hub import TelemetryHub
 from engine_host.telemetry.metrics import Metrics
+from profiles.schema import Profile
 
 RETRY_AFTER_S = 2
 """What a client is told to wait while the engine starts: starts take seconds to minutes, and a retry costs nothing."""
@@ -43,8 +47,16 @@ class Session:
         self._ring = ring
         self._hub = TelemetryHub()
         self._sampler = DeviceSampler(kind="cpu" if device_kind() == "cpu" else "auto")
+        self._stores = Stores(lambda: self._host.rules().gateway.store, options.data_dir)
         self._host = EngineHost(
-            options, ring, self._hub, directory, forkserver_pid, self._device_bytes, lambda: self._snapshots.figures()
+            options,
+            ring,
+            self._hub,
+            directory,
+            forkserver_pid,
+            self._device_bytes,
+            lambda: self._snapshots.figures(),
+            self._make_admission,
         )
         self._streams = OpenStreams()
         self._keys = KeyStore(options.data_dir / KEYS_FILE)
@@ -64,6 +76,9 @@ class Session:
         self._snapshots = SnapshotSource(self._host, self._ports, self._hub, self._sampler)
         self._metrics = Metrics(self._hub, self._sampler, self._snapshots.snapshot)
         self._quit: asyncio.Event | None = None
+
+    def _make_admission(self, rules: Callable[[], Profile]) -> Admission:
+        return Admission(rules, self._stores.budgets, lambda: self._hub.usd_per_token(rules().cost.usd_per_hour))
 
     # What the port asks of its host.
 
@@ -135,6 +150,8 @@ class Session:
                 await self._ports.close()
             await asyncio.to_thread(self._keys.close)
             await self._host.stop()
+            await self._host.gate.stop()
+            await self._stores.close()
 
     async def _until_quit(self, supervisor: ScreenSupervisor | None) -> int:
         """The exit code. With a screen a failed engine is the operator's to mend; without one nobody is there to."""
@@ -176,6 +193,9 @@ class Session:
         while True:
             await asyncio.sleep(FEED_INTERVAL_S)
             self._hub.utilization(self._sampler.reading().utilization.value)
+            self._hub.queued(self._host.gate.waiting)
+            state = self._host.state
+            self._host.gate.observe(state.reason if state.name in ("recovering", "failed") else None)
             if self._host.flight is not reader:
                 reader, seen = self._host.flight, 0
             if reader is not None:

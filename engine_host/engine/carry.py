@@ -12,6 +12,8 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
+from engine_host.gateway.ticket import Ticket
+
 Resumption = Literal["exact", "continued", "drained"]
 
 CLEARED_AFTER_TOKENS = 16
@@ -57,8 +59,11 @@ def how_to_resume(prompt: Any, params: SamplingParams, options: Mapping[str, Any
 class Carried:
     """One request, whatever engine computes it. `produced` are its output tokens so far."""
 
-    def __init__(self, request_id: str, prompt: Any, params: SamplingParams, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, request_id: str, prompt: Any, params: SamplingParams, options: Mapping[str, Any], ticket: Ticket
+    ) -> None:
         self.request_id = request_id
+        self.ticket = ticket
         self.resumption = how_to_resume(prompt, params, options)
         self.produced: list[int] = []
         self.cutting = False
@@ -67,6 +72,8 @@ class Carried:
         """It has been taken off its engine, and has not ended."""
         self.deaths = 0
         """Engines that died while they worked on it and that it has not outlived since."""
+        self.submissions = 0
+        """How often it has entered an engine."""
         self.poison = False
         """They died of it."""
         self.abandoned = False
@@ -94,6 +101,7 @@ class Carried:
     def submission(self, tokenizer: Any, max_model_len: int) -> tuple[Any, SamplingParams, dict[str, Any]] | None:
         """Prompt, parameters and options for the next engine, of `max_model_len` tokens; `None` if it has no room."""
         self.interrupted = self.cutting = False
+        self.submissions += 1
         if not self.produced:
             self._detokenizer = None  # It begins anew, and the next engine makes the text.
             return self._prompt, self._params, self._options

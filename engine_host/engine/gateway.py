@@ -18,11 +18,19 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from engine_host.engine.carry import Carried
 from engine_host.engine.quarantine import Quarantine
+from engine_host.engine.refused import RefusedError
+from engine_host.gateway.admission import Admission, Capacity
+from engine_host.gateway.refusal import Refusal
+from engine_host.gateway.ticket import Ticket
 from engine_host.port.context import rendering_model, request_context
 from engine_host.telemetry.hub import TelemetryHub
 
 CUT_RETRY_S = 0.02
 """Pause between two tries to abort what an engine still works on: a request on its way into it can't be yet."""
+
+SUBMIT_FIRST_S = 0.002
+"""Before a request is set aside: the one that takes its place has to be in the engine by then, or the place goes to
+one of those that wait there."""
 
 ENGINE_DIED = "The engine ended while it worked on this request. Nothing is wrong with the request: send it again."
 NOT_CARRIED = "The engine was changed while it worked on this request, which can't go on in another one. Send it again."
@@ -38,29 +46,35 @@ class PoisonRequestError(Exception):
 
 
 class Gateway:
-    """One engine at a time, with each request reported to the telemetry hub.
+    """One engine at a time, with each request let in by `admission` and reported to the telemetry hub.
 
     It takes the place of vLLM's `EngineClient` by having its attributes: what isn't defined here is the engine's own.
     `clock` is `time.monotonic`, the clock of EngineCore's timestamps. `when_dead` is called whenever a request finds
-    that the engine has died.
+    that the engine has died; `capacity` is what the engine holds.
     """
 
     def __init__(
         self,
         hub: TelemetryHub,
+        admission: Admission,
+        capacity: Callable[[], Capacity | None],
         clock: Callable[[], float] = time.monotonic,
         when_dead: Callable[[], None] = lambda: None,
     ) -> None:
         self._hub = hub
+        self._admission = admission
+        self._capacity = capacity
         self._clock = clock
         self._when_dead = when_dead
         self._engine: Any = None
         self._latest: Any = None
         self._changed = asyncio.Event()
         self._no_engine: str | None = None
-        self._carried: set[Carried] = set()
+        self._carried: dict[Ticket, Carried] = {}
         self._in_engine: set[Carried] = set()
         self._quarantine = Quarantine()
+        self._working: set[asyncio.Task[None]] = set()
+        admission.seats = self
 
     def __getattr__(self, name: str) -> Any:
         # Between two engines a request may still be on its way here: what it asks, the last one can tell.
@@ -78,6 +92,7 @@ class Gateway:
         self._engine = self._latest = engine
         self._no_engine = None
         self._wake()
+        self._admission.pump()
 
     def detach(self) -> None:
         """No engine for now: whoever comes waits for the next."""
@@ -101,7 +116,7 @@ class Gateway:
 
     def unresumable(self) -> int:
         """Requests that another engine can't go on with as they stand."""
-        return sum(not each.resumable for each in self._carried)
+        return sum(not each.resumable for each in self._carried.values())
 
     def engine_died(self, engine: Any) -> None:
         """An engine was found dead. Who was in it waits for the next, and is a suspect; only the first call counts."""
@@ -137,6 +152,41 @@ class Gateway:
                 await engine.abort([each.request_id for each in self._in_engine])
             await asyncio.sleep(CUT_RETRY_S)
 
+    # Where admission lets requests in.
+
+    def capacity(self) -> Capacity | None:
+        """What the engine can hold now; `None` while there is none."""
+        return self._capacity() if self._engine is not None else None
+
+    def resumable(self, ticket: Ticket) -> bool:
+        """Whether the request can be set aside now and go on later with nothing lost."""
+        carried = self._carried.get(ticket)
+        return carried is not None and carried in self._in_engine and carried.resumable and not carried.deaths
+
+    def take_off(self, ticket: Ticket) -> None:
+        """Take a request off the engine, or end its wait for one; returns at once."""
+        carried = self._carried.get(ticket)
+        if carried is None:
+            return
+        if carried not in self._in_engine:
+            self._wake()
+            return
+        task = asyncio.get_running_loop().create_task(self._take_off(carried, aside=ticket.refusal is None))
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+    async def _take_off(self, carried: Carried, *, aside: bool) -> None:
+        engine, stay = self._engine, carried.submissions
+        if aside:
+            await asyncio.sleep(SUBMIT_FIRST_S)
+        while engine is not None and engine is self._engine and stay == carried.submissions:
+            if carried not in self._in_engine:
+                return
+            carried.cutting = True
+            with suppress(EngineDeadError):
+                await engine.abort([carried.request_id])
+            await asyncio.sleep(CUT_RETRY_S)
+
     # What vLLM's serving classes call.
 
     async def generate(
@@ -149,11 +199,28 @@ class Gateway:
         """
         options.pop("priority", None)
         context = request_context.get()
+        now = self._clock()
+        arrived = context.arrived if context is not None else now
+        sampling_params = self._capped(sampling_params)
+        try:
+            ticket = self._admission.open(
+                request_id,
+                caller=context.caller if context is not None else None,
+                tier=context.tier if context is not None else None,
+                prompt_tokens=_prompt_tokens(prompt),
+                max_tokens=sampling_params.max_tokens or 0,
+                sequences=sampling_params.n,
+                arrived=arrived,
+                began=context.began if context is not None else arrived,
+            )
+        except Refusal as refusal:
+            raise self._refused(refusal) from None
         self._hub.arrived(
             request_id,
-            prompt_tokens=_prompt_tokens(prompt),
+            prompt_tokens=ticket.prompt_tokens,
             max_tokens=sampling_params.max_tokens,
-            at=context.arrived if context is not None else self._clock(),
+            at=arrived,
+            tier=ticket.tier,
         )
         only_final = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
         if only_final:
@@ -163,17 +230,23 @@ class Gateway:
         whole: RequestOutput | None = None
         seen: dict[int, int] = {}
         reason = "abort"
-        carried = Carried(request_id, prompt, sampling_params, options)
-        self._carried.add(carried)
+        carried = Carried(request_id, prompt, sampling_params, options, ticket)
+        self._carried[ticket] = carried
         outputs = self._outputs(carried)
         try:
+            headers = await self._admission.enter(ticket)
+            if context is not None:
+                context.reply_headers.update(headers)
             async for output in outputs:
                 now = self._clock()
+                if ticket.first_token is None:
+                    ticket.scheduled = getattr(output.metrics, "scheduled_ts", None) or None
                 for part in output.outputs:
                     count = len(part.token_ids)
                     if cumulative:
                         count, seen[part.index] = count - seen.get(part.index, 0), count
                     self._hub.tokens(request_id, count, now, output.num_cached_tokens, part.index)
+                    self._admission.produced(ticket, count, now)
                 if output.finished:
                     reason = next((part.finish_reason for part in output.outputs if part.finish_reason), "stop")
                 if not only_final:
@@ -185,13 +258,18 @@ class Gateway:
             if whole is not None:
                 whole.outputs.sort(key=lambda part: part.index)
                 yield whole
+        except Refusal as refusal:
+            raise self._refused(refusal) from None
         except Exception:
             reason = "error"
             raise
         finally:
-            self._carried.discard(carried)
-            await outputs.aclose()
-            self._hub.finished(request_id, reason, self._clock())
+            del self._carried[ticket]
+            try:
+                await outputs.aclose()
+            finally:
+                self._admission.close(ticket, reason)
+                self._hub.finished(request_id, reason, self._clock())
 
     async def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[PoolingRequestOutput, None]:
         """Forward an embedding or pooling request; it has no tokens to account for, and is begun again if it must."""
@@ -208,13 +286,17 @@ class Gateway:
     async def _outputs(self, carried: Carried) -> AsyncGenerator[RequestOutput, None]:
         """The request's outputs, from one engine after another."""
         rendered_for = rendering_model.get()
+        ticket, admission = carried.ticket, self._admission
         while True:
             stream = None
+            if admission.set_aside(ticket):
+                await admission.again(ticket)
             try:
-                await self._next_engine()
+                await self._next_engine(ticket)
                 await self._quarantine.enter(carried)
-                engine = await self._next_engine()
+                engine = await self._next_engine(ticket)
                 self._in_engine.add(carried)
+                admission.resumed(ticket)
                 if rendered_for not in (None, engine.model_config.model):
                     raise RetryableRequestError(OTHER_MODEL)
                 tokenizer = engine.renderer.tokenizer
@@ -223,7 +305,9 @@ class Gateway:
                     yield carried.full()
                     return
                 prompt, params, options = submission
-                stream = engine.generate(prompt, params, carried.request_id, **options)
+                stream = engine.generate(
+                    prompt, params, carried.request_id, priority=admission.priority(ticket), **options
+                )
                 async for output in stream:
                     if carried.deaths:
                         self._quarantine.survived(carried)
@@ -233,10 +317,14 @@ class Gateway:
                         return
                 if not carried.interrupted:
                     return
+                if ticket.refusal is not None:
+                    raise ticket.refusal
                 if not carried.resumable:
                     raise RetryableRequestError(NOT_CARRIED)
+                admission.held(ticket)
             except EngineDeadError as error:
                 self.engine_died(engine)
+                admission.held(ticket)
                 if not carried.resumable:
                     raise RetryableRequestError(ENGINE_DIED) from error
                 if carried.poison:
@@ -247,13 +335,29 @@ class Gateway:
                 if stream is not None:
                     await stream.aclose()
 
-    async def _next_engine(self) -> Any:
+    async def _next_engine(self, ticket: Ticket | None = None) -> Any:
         while self._engine is None:
+            if ticket is not None and ticket.refusal is not None:
+                raise ticket.refusal
             if self._no_engine is not None:
                 raise RetryableRequestError(self._no_engine)
             changed = self._changed
             await changed.wait()
         return self._engine
+
+    def _capped(self, params: SamplingParams) -> SamplingParams:
+        """The parameters, with no longer a reply than the profile allows."""
+        cap = self._admission.longest_reply()
+        if cap is None or (params.max_tokens is not None and params.max_tokens <= cap):
+            return params
+        params = params.clone()
+        params.max_tokens, params.min_tokens = cap, min(params.min_tokens, cap)
+        return params
+
+    def _refused(self, refusal: Refusal) -> RefusedError:
+        if (context := request_context.get()) is not None:
+            context.reply_headers.update(refusal.headers)
+        return RefusedError(refusal)
 
     def _wake(self) -> None:
         self._changed.set()

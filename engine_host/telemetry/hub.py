@@ -62,9 +62,9 @@ class _Live:
     """A request that hasn't ended. `last` is when each of its sequences' latest tokens came; `ttft` is `None` before
     its first."""
 
-    __slots__ = ("arrived", "cached", "last", "max_tokens", "output", "prompt", "ttft", "ttl")
+    __slots__ = ("arrived", "cached", "last", "max_tokens", "output", "prompt", "tier", "ttft", "ttl")
 
-    def __init__(self, arrived: float, prompt: int, max_tokens: int | None) -> None:
+    def __init__(self, arrived: float, prompt: int, max_tokens: int | None, tier: Timeline) -> None:
         self.arrived = arrived
         self.prompt = prompt
         self.max_tokens = max_tokens
@@ -73,12 +73,13 @@ class _Live:
         self.last: dict[int, float] = {}
         self.ttft: float | None = None
         self.ttl = LogHistogram()
+        self.tier = tier
 
 
 class TelemetryHub:
     """The one place where latencies and rates are computed. Not thread-safe: it belongs to the event loop.
 
-    `clock` gives monotonic seconds, and every `at` is a time of that clock; `wall` gives Unix time and is read once.
+    `clock` gives monotonic seconds, and every `at` is a time of that clock; `wall` gives Unix time.
     `window_s` (whole seconds) is the window of percentiles, hit ratio and cost. Memory doesn't grow with the number
     of samples: windows and history are sums by the second, and a request is forgotten when it ends.
     """
@@ -96,10 +97,17 @@ class TelemetryHub:
         self._load_window = Window(LOAD_WINDOW_S)
         self._timeline = Timeline(clock(), wall(), (self._window, self._load_window))
         self._live: dict[str, _Live] = {}
+        self._tiers: dict[str, tuple[Timeline, Window]] = {}
+        self._wall = wall
+        self._queued = self._waiting = 0
+        self.kv_usage: float | None = None
+        self.stats_at = 0.0
 
-    def arrived(self, request_id: str, *, prompt_tokens: int, max_tokens: int | None, at: float) -> None:
+    def arrived(
+        self, request_id: str, *, prompt_tokens: int, max_tokens: int | None, at: float, tier: str = ""
+    ) -> None:
         """A request was accepted; TTFT and age count from here."""
-        self._live[request_id] = _Live(at, prompt_tokens, max_tokens)
+        self._live[request_id] = _Live(at, prompt_tokens, max_tokens, self._tier(tier)[0])
 
     def tokens(
         self, request_id: str, count: int, at: float, cached_tokens: int | None = None, sequence: int = 0
@@ -126,7 +134,10 @@ class TelemetryHub:
         live.last[sequence] = at if last is None else max(at, last)
         if live.ttft is None:
             live.ttft = max(at - live.arrived, 0.0)
-            now.ttft.record(bucket(live.ttft))
+            number = bucket(live.ttft)
+            now.ttft.record(number)
+            live.tier.advance(at)
+            live.tier.current.ttft.record(number)
             self.totals.ttft.observe(live.ttft)
             return
         if last is None:
@@ -135,6 +146,8 @@ class TelemetryHub:
         number = bucket(gap)
         live.ttl.record(number, count)
         now.ttl.record(number, count)
+        live.tier.advance(at)
+        live.tier.current.ttl.record(number, count)
         self.totals.ttl.observe(gap, count)
 
     def finished(self, request_id: str, reason: str, at: float) -> None:
@@ -164,12 +177,20 @@ class TelemetryHub:
         self._advance()
         levels, now = self._timeline.levels, self._timeline.current
         levels.running = stats.running
-        levels.waiting = stats.waiting
-        levels.kv_used = stats.kv_usage
+        levels.waiting = stats.waiting + self._queued
+        self._waiting = stats.waiting
+        levels.kv_used = self.kv_usage = stats.kv_usage
+        self.stats_at = self._clock()
         now.prefix_queries += stats.prefix_queries
         now.prefix_hits += stats.prefix_hits
         self.totals.prefix_queries += stats.prefix_queries
         self.totals.prefix_hits += stats.prefix_hits
+
+    def queued(self, requests: int) -> None:
+        """How many requests wait in front of the engine; it holds until the next call."""
+        self._advance()
+        self._queued = requests
+        self._timeline.levels.waiting = self._waiting + requests
 
     def engine_stopped(self) -> None:
         """No engine runs any more: nothing is running or waiting in it, and it has no KV cache."""
@@ -189,6 +210,23 @@ class TelemetryHub:
             ttft=percentiles(past.ttft.plus(now.ttft)),
             ttl=percentiles(past.ttl.plus(now.ttl)),
         )
+
+    def tier_latency(self) -> tuple[dict[str, float], dict[str, float]]:
+        """p99 of TTFT and of TTL over the window, in seconds by tier; without those that had no sample."""
+        found: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        for name, (timeline, window) in self._tiers.items():
+            timeline.advance(self._clock())
+            for measure, p99s in zip(("ttft", "ttl"), found, strict=True):
+                samples = getattr(window.sum, measure).plus(getattr(timeline.current, measure))
+                if (p99 := _p99(samples)) is not None:
+                    p99s[name] = p99
+        return found
+
+    def usd_per_token(self, usd_per_hour: float | None) -> float | None:
+        """Estimate: the price of the machine over the tokens, prefill and decode, that it computes now."""
+        load = self.load()
+        per_second = load.prefill_tps + load.decode_tps
+        return usd_per_hour / 3600 / per_second if usd_per_hour is not None and per_second else None
 
     def load(self) -> Load:
         """Requests in the engine now, tokens per second over `LOAD_WINDOW_S`, and endings since the host started."""
@@ -243,6 +281,12 @@ class TelemetryHub:
             )
             for request_id, live in self._live.items()
         )
+
+    def _tier(self, name: str) -> tuple[Timeline, Window]:
+        if name not in self._tiers:
+            window = Window(int(self.window_s))
+            self._tiers[name] = Timeline(self._clock(), self._wall(), (window,)), window
+        return self._tiers[name]
 
     def _advance(self) -> float:
         now = self._clock()

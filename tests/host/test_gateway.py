@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from engine_host.telemetry.hub import TelemetryHub
+from tests.gateway.parts import no_limit, open_admission
 from tests.support import small_model
 
 
@@ -46,7 +47,7 @@ def words(*texts: str) -> Any:
 def behind(engine: Any, hub: TelemetryHub, *clock: Any) -> Any:
     from engine_host.engine.gateway import Gateway
 
-    gateway = Gateway(hub, *clock)
+    gateway = Gateway(hub, open_admission(), no_limit, *clock)
     gateway.attach(engine)
     return gateway
 
@@ -85,10 +86,10 @@ async def test_the_callers_parameters_are_not_touched(engine: Any, hub: Telemetr
     assert params.output_kind == RequestOutputKind.FINAL_ONLY
 
 
-async def test_a_clients_priority_never_reaches_the_engine(engine: Any, hub: TelemetryHub) -> None:
+async def test_the_engine_gets_the_tiers_priority_never_the_clients(engine: Any, hub: TelemetryHub) -> None:
     engine.script = words("a")
     await collect(engine, hub, "DELTA", priority=-5)
-    assert "priority" not in engine.received[-1][2]
+    assert engine.received[-1][2]["priority"] == 0
 
 
 async def test_a_stream_that_is_left_is_aborted_and_counted_so(engine: Any, hub: TelemetryHub) -> None:

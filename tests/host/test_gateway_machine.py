@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine_host.telemetry.hub import TelemetryHub
+from tests.gateway.parts import no_limit, open_admission
 from tests.host.scripted_engine import _output
 
 LONG = 12
@@ -69,7 +70,7 @@ class Gateways(RuleBasedStateMachine):
 
         self.loop = asyncio.new_event_loop()
         self.hub = TelemetryHub()
-        self.gateway = Gateway(self.hub)
+        self.gateway = Gateway(self.hub, open_admission(), no_limit)
         self.got: dict[int, list[int]] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.fragile: set[int] = set()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine_host.telemetry.hub import TelemetryHub
+from tests.gateway.parts import no_limit, open_admission, opened
 from tests.host.scripted_engine import ScriptedEngine
 from tests.host.test_carry import params, tokenizer
 
@@ -64,7 +65,7 @@ async def serve(tokenizer: Any, names: list[str], poison: str | None, fatal: int
             made.append(Engine(tokenizer, poison, fatal))
             asyncio.get_running_loop().call_soon(gateway.attach, made[-1])
 
-    gateway = Gateway(TelemetryHub(), when_dead=next_engine)
+    gateway = Gateway(TelemetryHub(), open_admission(), no_limit, when_dead=next_engine)
 
     async def one(name: str) -> int:
         wanted = params(max_tokens=len(REPLY), detokenize=False)
@@ -101,7 +102,9 @@ async def test_who_outlives_an_engine_s_death_is_no_suspect_any_more(tokenizer: 
     from engine_host.engine.carry import CLEARED_AFTER_TOKENS, Carried
     from tests.host.scripted_engine import _output
 
-    carried = Carried("r", {"type": "token", "prompt_token_ids": PROMPT}, params(detokenize=False), {})
+    carried = Carried(
+        "r", {"type": "token", "prompt_token_ids": PROMPT}, params(detokenize=False), {}, opened(open_admission(), "r")
+    )
     for death in range(3):
         carried.died()
         assert carried.deaths == 1, death

@@ -1,0 +1,340 @@
+"""Letting requests in, setting them aside, and ending them in time; on a clock that only the test moves."""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine_host.gateway.admission import Admission
+from engine_host.gateway.refusal import Refusal
+from engine_host.gateway.ticket import Ticket
+from profiles.schema import Profile
+from tests.gateway.parts import Engine, NoBudgets, opened, profile
+
+AT_ONCE = {"short_window_ms": 0.0, "throughput_window_ms": 0.0}
+
+
+class Clock:
+    """Seconds, and who wants to be called when they have passed."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._calls: list[tuple[float, int, Callable[[], None], list[bool]]] = []
+        self._numbers = itertools.count()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def later(self, delay: float, call: Callable[[], None]) -> Any:
+        alive = [True]
+        heapq.heappush(self._calls, (self.now + delay, next(self._numbers), call, alive))
+
+        class Handle:
+            def cancel(self) -> None:
+                alive[0] = False
+
+        return Handle()
+
+    async def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self._calls and self._calls[0][0] <= end:
+            self.now, _, call, alive = heapq.heappop(self._calls)
+            if alive[0]:
+                call()
+            await settled()
+        self.now = end
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Scene:
+    """An admission with an engine of four slots."""
+
+    def __init__(self, slots: int = 4, **sections: Any) -> None:
+        gateway = sections.pop("gateway", {})
+        gateway = {**gateway, "lanes": {**AT_ONCE, **gateway.get("lanes", {})}}
+        self.rules: Profile = profile(gateway=gateway, **sections)
+        self.clock = Clock()
+        self.budgets = NoBudgets()
+        self.admission = Admission(
+            lambda: self.rules, lambda: self.budgets, clock=self.clock, wall=lambda: 0.0, later=self.clock.later
+        )
+        self.engine = Engine(self.admission, slots)
+        self.engine.when_taken = self.leaves
+        self.tasks: dict[Ticket, asyncio.Task[Any]] = {}
+
+    async def comes(self, name: str, tier: str = "standard", **given: Any) -> Ticket:
+        """A request arrives and waits for its turn."""
+        ticket = opened(self.admission, name, tier, arrived=self.clock.now, **given)
+        self.tasks[ticket] = asyncio.create_task(self.admission.enter(ticket))
+        await settled()
+        return ticket
+
+    def leaves(self, ticket: Ticket) -> None:
+        """What a request does that is taken off the engine: it waits again, or ends."""
+        if self.admission.set_aside(ticket):
+            self.admission.held(ticket)
+            self.tasks[ticket] = asyncio.create_task(self.admission.again(ticket))
+        elif ticket.refusal is not None:
+            self.admission.close(ticket, "abort")
+
+    async def runs(self, ticket: Ticket, tokens: int = 1) -> None:
+        """It has a turn, and produces tokens."""
+        assert self.inside(ticket), f"{ticket.request_id} waits"
+        self.admission.resumed(ticket)
+        self.admission.produced(ticket, tokens, self.clock.now)
+
+    async def ends(self, ticket: Ticket, reason: str = "stop") -> None:
+        self.admission.close(ticket, reason)
+        await settled()
+
+    def inside(self, ticket: Ticket) -> bool:
+        return self.tasks[ticket].done() and self.tasks[ticket].exception() is None
+
+    def refusal(self, ticket: Ticket) -> Refusal:
+        error = self.tasks[ticket].exception() if self.tasks[ticket].done() else None
+        assert isinstance(error, Refusal)
+        return error
+
+
+async def test_an_engine_is_filled_and_the_rest_waits_its_turn() -> None:
+    scene = Scene(slots=2)
+    tickets = [await scene.comes(f"r{number}") for number in range(5)]
+    # One more than it runs waits in the engine itself.
+    assert [scene.inside(each) for each in tickets] == [True, True, True, False, False]
+    await scene.ends(tickets[0])
+    assert scene.inside(tickets[3])
+    assert not scene.inside(tickets[4])
+
+
+async def test_nobody_is_let_in_while_there_is_no_engine() -> None:
+    scene = Scene()
+    scene.engine.there = False
+    ticket = await scene.comes("r")
+    assert not scene.inside(ticket)
+    scene.engine.there = True
+    scene.admission.pump()
+    await settled()
+    assert scene.inside(ticket)
+
+
+async def test_an_empty_engine_takes_what_would_never_fit() -> None:
+    scene = Scene()
+    scene.engine.pages = (10, 10)
+    assert scene.inside(await scene.comes("huge", prompt_tokens=10_000))
+    assert scene.inside(await scene.comes("fits", prompt_tokens=16))
+    assert not scene.inside(await scene.comes("does not fit", prompt_tokens=1_000))
+
+
+async def test_a_premium_request_takes_the_place_of_the_youngest_best_effort_one() -> None:
+    scene = Scene(slots=3)
+    tickets = []
+    for number in range(4):
+        tickets.append(await scene.comes(f"b{number}", "best-effort"))
+        await scene.clock.advance(1)
+    for each in tickets[:3]:
+        await scene.runs(each, 5)
+    premium = await scene.comes("premium", "premium")
+    assert scene.inside(premium)
+    assert scene.engine.taken_off == [tickets[2]]
+    await scene.runs(premium)
+    await settled()
+    assert not scene.inside(tickets[2])
+    await scene.ends(premium)
+    await settled()
+    assert scene.inside(tickets[2]), "it goes on when there is room"
+    await scene.runs(tickets[2])
+    assert tickets[2].output_tokens == 6
+    assert [(begin, end) for begin, end in tickets[2].held] == [(4.0, 4.0)]
+
+
+@pytest.mark.parametrize("why", ["not preemptible", "can't be resumed", "has produced nothing", "checkpointing is off"])
+async def test_others_are_never_set_aside(why: str) -> None:
+    off = {"lanes": {"checkpoint": False}} if why == "checkpointing is off" else {}
+    scene = Scene(slots=1, gateway=off)
+    tier = "standard" if why == "not preemptible" else "best-effort"
+    running = await scene.comes("running", tier)
+    await scene.comes("ahead", tier)
+    if why != "has produced nothing":
+        await scene.runs(running)
+    if why == "can't be resumed":
+        scene.engine.stubborn.add("running")
+    assert not scene.inside(await scene.comes("premium", "premium"))
+    assert scene.engine.taken_off == []
+
+
+async def test_the_floor_of_best_effort_is_not_taken_from_it() -> None:
+    scene = Scene(slots=1, gateway={"lanes": {"max_queued": 100_000}})
+    served = {"premium": 0, "best-effort": 0}
+    for tier in served:
+        for number in range(3):
+            await scene.comes(f"{tier}-{number}", tier)
+    for number in range(400):
+        inside = [each for each in scene.tasks if scene.inside(each) and each.ended is None]
+        for each in inside[:1]:
+            await scene.runs(each)
+            await scene.ends(each)
+            served[each.tier] += 1
+            await scene.comes(f"more-{number}", each.tier)
+    assert 15 <= served["best-effort"] <= 40, served
+
+
+async def test_a_reserve_keeps_room_for_the_highest_tier() -> None:
+    scene = Scene(slots=4, gateway={"lanes": {"reserve": 0.5, "checkpoint": False}})
+    standard = [await scene.comes(f"s{number}") for number in range(4)]
+    assert [scene.inside(each) for each in standard] == [True, True, False, False]
+    assert scene.inside(await scene.comes("premium", "premium"))
+
+
+async def test_a_full_queue_says_when_to_come_again() -> None:
+    scene = Scene(slots=1, gateway={"lanes": {"max_queued": 2}})
+    tickets = [await scene.comes(f"r{number}") for number in range(4)]
+    refused = scene.refusal(await scene.comes("one too many"))
+    assert refused.status == 429
+    assert "2 requests wait already" in str(refused)
+    assert int(refused.headers["Retry-After"]) >= 1
+    for each in tickets[:2]:
+        await scene.ends(each)
+    assert scene.inside(tickets[3])
+
+
+async def test_a_tier_has_a_queue_and_a_concurrency_of_its_own() -> None:
+    scene = Scene(slots=9, tiers={"best-effort": {"max_active": 1, "max_queued": 1}})
+    first, second, third = [await scene.comes(f"r{n}", "best-effort") for n in range(3)]
+    assert scene.inside(first)
+    assert not scene.inside(second)
+    assert "tier best-effort" in str(scene.refusal(third))
+    assert scene.inside(await scene.comes("other"))
+
+
+@pytest.mark.parametrize(("before", "what"), [(0, "first token"), (3, "next token")])
+async def test_a_deadline_that_has_passed_ends_the_request(before: int, what: str) -> None:
+    scene = Scene(tiers={"standard": {"ttft_deadline_s": 2.0, "ttl_deadline_s": 1.0}})
+    ticket = await scene.comes("r")
+    for _ in range(before):
+        await scene.clock.advance(0.9)
+        await scene.runs(ticket)
+    await scene.clock.advance(0.9 if before else 1.9)
+    assert ticket.refusal is None
+    await scene.clock.advance(0.2)
+    assert ticket.refusal is not None
+    assert ticket.refusal.status == 408
+    assert f"The {what} did not come within" in str(ticket.refusal)
+    assert ticket.ended is not None
+    assert scene.engine.taken_off == [ticket]
+
+
+async def test_the_deadline_for_the_first_token_runs_in_the_queue_too() -> None:
+    scene = Scene(slots=1, tiers={"standard": {"ttft_deadline_s": 2.0}})
+    running = [await scene.comes(f"r{number}") for number in range(2)]
+    for each in running:
+        await scene.runs(each)
+    waiting = await scene.comes("waiting")
+    await scene.clock.advance(2.1)
+    assert scene.refusal(waiting).status == 408
+    assert scene.admission.waiting == 0
+    assert all(each.refusal is None for each in running)
+
+
+async def test_time_in_which_the_host_holds_a_request_counts_for_no_deadline() -> None:
+    scene = Scene(tiers={"standard": {"ttl_deadline_s": 1.0}})
+    ticket = await scene.comes("r")
+    await scene.runs(ticket)
+    scene.engine.there = False
+    scene.admission.held(ticket)
+    await scene.clock.advance(30)
+    scene.engine.there = True
+    scene.admission.resumed(ticket)
+    await scene.clock.advance(0.5)
+    assert ticket.refusal is None
+    await scene.clock.advance(2)
+    assert ticket.refusal is not None
+
+
+async def test_a_client_that_leaves_the_queue_leaves_nothing_behind() -> None:
+    scene = Scene(slots=1)
+    for number in range(2):
+        await scene.comes(f"r{number}")
+    waiting = await scene.comes("leaves")
+    scene.tasks[waiting].cancel()
+    await settled()
+    await scene.ends(waiting, "abort")
+    assert scene.admission.waiting == 0
+
+
+async def test_the_operator_cancels_and_moves_requests() -> None:
+    scene = Scene(slots=1)
+    running, _, waiting = [await scene.comes(f"r{number}") for number in range(3)]
+    await scene.runs(running)
+    assert scene.admission.move("r2", "premium")
+    assert waiting.tier == "premium"
+    assert scene.admission.cancel("r2")
+    await settled()
+    assert "operator" in str(scene.refusal(waiting))
+    assert scene.admission.cancel("r0")
+    assert running.ended is not None
+    assert not scene.admission.cancel("nobody")
+    with pytest.raises(KeyError):
+        scene.admission.move("r1", "no such tier")
+
+
+async def test_a_changed_profile_is_in_force_at_once() -> None:
+    scene = Scene(slots=9, tiers={"standard": {"max_active": 1}})
+    await scene.comes("first")
+    second = await scene.comes("second")
+    assert not scene.inside(second)
+    scene.rules = profile()
+    scene.admission.pump()
+    await settled()
+    assert scene.inside(second)
+
+
+async def test_budgets_are_settled_by_what_was_used_and_released_by_who_never_began() -> None:
+    scene = Scene(slots=1, keys={"tokens_per_minute": 1_000})
+    used, _, never = [await scene.comes(f"r{number}", prompt_tokens=100) for number in range(3)]
+    await scene.runs(used, 7)
+    await scene.ends(used)
+    assert scene.budgets.settled == [(107, 0.0)]
+    scene.admission.end(never, Refusal(408, "late"))
+    await scene.ends(never)
+    assert scene.budgets.released == 0, "it had been let in meanwhile"
+    waiting = await scene.comes("waiting")
+    await scene.comes("last")
+    scene.tasks[waiting].cancel()
+    await scene.ends(waiting, "abort")
+    assert scene.budgets.released + len(scene.budgets.settled) == 3
+
+
+async def test_prompts_over_the_limits() -> None:
+    rules = {"hard_limit": 100, "soft_limit": 50, "over_soft": "long-queue", "over_hard": 413}
+    scene = Scene(gateway={"prompts": rules})
+    assert (await scene.comes("short", prompt_tokens=50)).lane == "short"
+    assert (await scene.comes("long", prompt_tokens=51)).lane == "long"
+    with pytest.raises(Refusal, match="The prompt has 101 tokens; this server's limit is 100") as refused:
+        await scene.comes("too long", prompt_tokens=101)
+    assert refused.value.status == 413
+    scene.rules = profile(gateway={"prompts": {**rules, "over_soft": "reject"}})
+    with pytest.raises(Refusal, match="above 50 are rejected"):
+        await scene.comes("long", prompt_tokens=51)
+
+
+async def test_the_picture_says_who_is_where() -> None:
+    scene = Scene(slots=1, tiers={"premium": {"ttft_target_ms": 200.0}})
+    running, *_ = [await scene.comes(f"r{number}") for number in range(3)]
+    await scene.runs(running)
+    await scene.clock.advance(2)
+    status = scene.admission.status({"standard": 0.5}, {})
+    lanes = {lane.name: lane for lane in status.lanes}
+    assert (lanes["short"].waiting, lanes["short"].oldest_s, lanes["short"].tokens) == (1, 2.0, 10)
+    tiers = {tier.name: tier for tier in status.tiers}
+    assert (tiers["standard"].active, tiers["standard"].waiting, tiers["standard"].ttft_p99_s) == (2, 1, 0.5)
+    assert (tiers["premium"].ttft_target_s, tiers["premium"].ttft_p99_s) == (0.2, None)
+    assert status.breaker.state == "closed"
+    assert status.drain_rps == 1.0
