@@ -1,19 +1,31 @@
 """Where the host listens: the Unix socket for its screens, and the OpenAI port, which can be moved while running."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
 
 from engine_host.api.types import CommandReply, PortCommand, PortInfo
+from engine_host.gateway.access import is_loopback
 from engine_host.port.server import PortInUseError, Site, start_site, start_unix_site
 
 
 class Ports:
-    """Binds both. The OpenAI port is bound before the model loads: a taken one is known within a second."""
+    """Binds both. The OpenAI port is bound before the model loads: a taken one is known within a second.
 
-    def __init__(self, make_app: Callable[[], web.Application], host: str, port: int) -> None:
+    `exposure` says why the port may not be moved to an address that others than this machine reach, `None` if it may.
+    """
+
+    def __init__(
+        self,
+        make_app: Callable[[], web.Application],
+        host: str,
+        port: int,
+        exposure: Callable[[str], str | None] = lambda host: None,
+    ) -> None:
         self._make_app = make_app
+        self._exposure = exposure
         self._sites: list[Site] = []
         self._public: Site | None = None
         self.info = PortInfo(host, port, bound=False)
@@ -23,8 +35,11 @@ class Ports:
         self._sites.append(await start_unix_site(app, path))
 
     async def open_port(self) -> CommandReply:
-        """Bind the OpenAI port; a port that is taken is told in the reply and in `info`, and nothing raises."""
-        return await self.move(PortCommand(self.info.host, self.info.port))
+        """Bind the OpenAI port; a port that is taken is told in the reply and in `info`, and nothing raises.
+
+        Whether it may be opened there was checked when the host was started, with the profile it was started with.
+        """
+        return await self._bind(self.info.host, self.info.port)
 
     async def move(self, command: PortCommand) -> CommandReply:
         """Bind the OpenAI port somewhere else.
@@ -33,15 +48,21 @@ class Ports:
         """
         if self.info.bound and (command.host, command.port) == (self.info.host, self.info.port):
             return CommandReply(True)
+        exposed = self._exposure(command.host)
+        if exposed is not None and not await asyncio.to_thread(is_loopback, command.host):
+            return CommandReply(False, exposed)
+        return await self._bind(command.host, command.port)
+
+    async def _bind(self, host: str, port: int) -> CommandReply:
         try:
-            site = await start_site(self._make_app(), command.host, command.port)
+            site = await start_site(self._make_app(), host, port)
         except (PortInUseError, OSError, OverflowError) as error:
             if not self.info.bound:
-                self.info = PortInfo(command.host, command.port, bound=False, error=str(error))
+                self.info = PortInfo(host, port, bound=False, error=str(error))
             return CommandReply(False, str(error))
         old, self._public = self._public, site
         self._sites.append(site)
-        self.info = PortInfo(command.host, site.port or command.port, bound=True)
+        self.info = PortInfo(host, site.port or port, bound=True)
         if old is not None:
             old.stop_listening()
         return CommandReply(True)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -72,6 +73,7 @@ class Session:
             lambda: make_app(self, extra_routes=public_admin_routes(self._host), auth=self._auth),
             options.host,
             options.port,
+            self._auth.exposure,
         )
         self._snapshots = SnapshotSource(self._host, self._ports, self._hub, self._sampler)
         self._metrics = Metrics(self._hub, self._sampler, self._snapshots.snapshot)
@@ -89,6 +91,10 @@ class Session:
     def serving(self) -> Any:
         """vLLM's serving classes, `None` until ready."""
         return self._host.serving
+
+    def rules(self) -> Profile:
+        """The profile in force."""
+        return self._host.rules()
 
     async def admission(self) -> None:
         """Wait while the engine is being rebuilt: a request that comes then is begun in the new one."""
@@ -193,6 +199,7 @@ class Session:
         while True:
             await asyncio.sleep(FEED_INTERVAL_S)
             self._hub.utilization(self._sampler.reading().utilization.value)
+            self._streams.cut_stalled(time.monotonic(), self._host.rules().gateway.clients.stall_s)
             self._hub.queued(self._host.gate.waiting)
             state = self._host.state
             self._host.gate.observe(state.reason if state.name in ("recovering", "failed") else None)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from console.cli import models, profiles
+from console.cli import keys, models, profiles
 
 DEFAULT_COMMAND = "console"
 
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(models.app, name="model")
 app.add_typer(profiles.app, name="profile")
+app.add_typer(keys.app, name="key")
 
 Model = Annotated[
     str | None,
@@ -49,6 +50,9 @@ ProfileName = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="A tuning profile. [default: by device]")
 ]
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address the port listens on.")]
+AllowWithoutKey = Annotated[
+    bool, typer.Option("--allow-without-key", help="Serve others than this machine without a key too.")
+]
 Port = Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="The OpenAI-compatible port.")]
 
 
@@ -76,11 +80,14 @@ def console(
     profile: ProfileName = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
+    allow_without_key: AllowWithoutKey = False,
 ) -> None:
     """Open the console on an engine of its own (the default command)."""
     from console.cli.launch import launch
 
-    raise typer.Exit(launch(model, profile, host, port, _passed_on(ctx), with_screen=True))
+    raise typer.Exit(
+        launch(model, profile, host, port, _passed_on(ctx), with_screen=True, allow_without_key=allow_without_key)
+    )
 
 
 @app.command(context_settings=PASS_ON, epilog=PASSED_ON)
@@ -90,11 +97,14 @@ def serve(
     profile: ProfileName = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
+    allow_without_key: AllowWithoutKey = False,
 ) -> None:
     """Serve without a screen, with JSON log lines on standard error."""
     from console.cli.launch import launch
 
-    raise typer.Exit(launch(model, profile, host, port, _passed_on(ctx), with_screen=False))
+    raise typer.Exit(
+        launch(model, profile, host, port, _passed_on(ctx), with_screen=False, allow_without_key=allow_without_key)
+    )
 
 
 def _passed_on(ctx: typer.Context) -> tuple[str, ...]:

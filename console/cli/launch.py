@@ -14,7 +14,13 @@ SCREEN = (sys.executable, "-m", "console.screen", "--socket", "{socket}")
 
 
 def launch(
-    model: str | None, profile: str | None, host: str, port: int, serve_args: tuple[str, ...], with_screen: bool
+    model: str | None,
+    profile: str | None,
+    host: str,
+    port: int,
+    serve_args: tuple[str, ...],
+    with_screen: bool,
+    allow_without_key: bool,
 ) -> int:
     """Check what was asked for, prepare the default model where it is needed, run the host; returns the exit code."""
     if with_screen and (reason := _no_screen_here()):
@@ -22,8 +28,15 @@ def launch(
         return 2
     from engine_host.options import HostOptions
 
-    options = HostOptions(model=model, profile=profile, host=host, port=port, serve_args=serve_args)
-    if not _ready(options, as_json=not with_screen):
+    options = HostOptions(
+        model=model,
+        profile=profile,
+        host=host,
+        port=port,
+        serve_args=serve_args,
+        allow_without_key=allow_without_key,
+    )
+    if not (_guarded(options) and _ready(options, as_json=not with_screen)):
         return 1
     from engine_host.main import run
 
@@ -36,6 +49,30 @@ def _no_screen_here() -> str | None:
     if (term := os.environ.get("TERM", "")) in ("", "dumb"):
         return f'the terminal (TERM="{term}") can\'t place text on the screen'
     return None
+
+
+def _guarded(options: "HostOptions") -> bool:
+    """Whether nobody but this machine would be served without a key; why not is said on standard error."""
+    from engine_host.gateway.access import asks_for_key, exposure, given_keys, is_loopback
+
+    if options.allow_without_key or is_loopback(options.host):
+        return True
+    from engine_host.gateway.keys import KEYS_FILE, KeyStore
+    from engine_host.planning import local_device
+    from profiles.errors import ProfileError
+    from profiles.store import ProfileStore, default_profile
+
+    name = options.profile or default_profile(local_device()[0])
+    try:
+        required = ProfileStore(options.config_dir / "profiles").load(name).keys.required
+    except ProfileError as problem:
+        error(str(problem))
+        return False
+    any_key = bool(given_keys(options.serve_args)) or KeyStore(options.data_dir / KEYS_FILE).any_key()
+    if not asks_for_key(required, any_key):
+        error(exposure(options.host, required))
+        return False
+    return True
 
 
 def _ready(options: "HostOptions", as_json: bool) -> bool:

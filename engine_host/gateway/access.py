@@ -50,10 +50,12 @@ def is_loopback_address(address: str) -> bool:
 
 
 def exposure(host: str, required: Required) -> str:
-    """Why the port doesn't listen on `host`, where a request without a key would be served; says what to do."""
-    why = 'the profile says that none is needed (keys.required = "never")' if required == "never" else "there is no key"
+    """Why the port doesn't listen on `host`: requests without a key would be served. Says what to do."""
+    if required == "never":
+        why, remedy = 'the profile asks for no key (keys.required = "never")', "Set keys.required in the profile"
+    else:
+        why, remedy = "there is no key yet", "Make one with: llmconsole key create NAME"
     return (
-        f"On {host} anyone who reaches this machine could use the engine: {why}. "
-        f"{'Set keys.required in the profile' if required == 'never' else 'Make one with: llmconsole key create NAME'}"
-        ", or pass --allow-without-key if that is meant."
+        f"The port isn't opened on {host}, where others than this machine could use the engine: {why}. "
+        f"{remedy}; or start with --allow-without-key if that is meant."
     )

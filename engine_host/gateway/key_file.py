@@ -112,7 +112,7 @@ def read_all(database: sqlite3.Connection) -> tuple[KeyRecord, ...]:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version != VERSION:
         raise ValueError(f"they have format {version}, this program reads format {VERSION}")
-    return tuple(_record(*row) for row in database.execute(f"SELECT {COLUMNS} FROM keys ORDER BY created, id"))
+    return tuple(_record(*row) for row in database.execute(f"SELECT {COLUMNS} FROM keys ORDER BY created, rowid"))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from engine_host.gateway.access import Required, asks_for_key, is_loopback_address
+from engine_host.gateway.access import asks_for_key, exposure, is_loopback_address
 from engine_host.gateway.caller import ANONYMOUS, CONSOLE, Caller
 from engine_host.gateway.key_text import digest
 from engine_host.gateway.keys import KeyStore, unauthorized
@@ -67,14 +67,15 @@ class Authenticator:
         self._admin_key = admin_key or None
         self._allow_without_key = allow_without_key
 
-    @property
-    def required(self) -> Required:
-        """What the profile says."""
-        return (self._rules() or _DEFAULTS).required
-
     def asks_for_key(self) -> bool:
         """Whether a request on this machine needs a key."""
-        return asks_for_key(self.required, self._any_key())
+        return asks_for_key(self._section().required, self._any_key())
+
+    def exposure(self, host: str) -> str | None:
+        """Why the port may not listen on `host`, an address that others reach; `None` where it may."""
+        if self._allow_without_key or self.asks_for_key():
+            return None
+        return exposure(host, self._section().required)
 
     def caller(self, facts: RequestFacts) -> Caller:
         """Who asks. Raises `Refusal`: 401 without a usable key where one is needed, 403 for one that may not."""
@@ -83,7 +84,7 @@ class Authenticator:
         # A browser asks with OPTIONS which origins are let in, before it sends the key.
         if facts.method == "OPTIONS" or facts.path in OPEN_PATHS:
             return ANONYMOUS
-        rule = _rule(facts.path, self._rules() or _DEFAULTS)
+        rule = _rule(facts.path, self._section())
         if rule == "open":
             return ANONYMOUS
         try:
@@ -100,6 +101,9 @@ class Authenticator:
         if rule == "admin" and not caller.admin and self._needs_key(facts):
             raise Refusal(403, f'The key "{caller.name}" has no admin rights, which {facts.method} {facts.path} needs.')
         return caller
+
+    def _section(self) -> KeysSection:
+        return self._rules() or _DEFAULTS
 
     def _needs_key(self, facts: RequestFacts) -> bool:
         if _is_admin(facts.path) or self.asks_for_key():

@@ -1,14 +1,33 @@
 """Who is let in where: the decision, and the port that asks it."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+import aiohttp
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from yarl import URL
 
+from engine_host.api.types import EngineState
 from engine_host.gateway.caller import ANONYMOUS, CONSOLE, Caller
 from engine_host.gateway.keys import KeyStore
 from engine_host.gateway.refusal import Refusal
-from engine_host.port.auth import ADMIN, API_KEY, Authenticator, RequestFacts, check_model, tier_of
+from engine_host.port.app import CALLER, make_app
+from engine_host.port.auth import (
+    ADMIN,
+    API_KEY,
+    DOC_PATHS,
+    OPEN_PATHS,
+    Authenticator,
+    RequestFacts,
+    check_model,
+    tier_of,
+)
+from engine_host.port.server import start_site
 from profiles.gateway import KeysSection
 from profiles.schema import Profile
 
@@ -47,13 +66,22 @@ UNUSUAL_PATHS = [
 
 
 @pytest.mark.parametrize("path", UNUSUAL_PATHS)
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "PROPFIND"])
-def test_a_path_that_is_not_on_the_list_needs_a_key(store: KeyStore, path: str, method: str) -> None:
-    _, key = store.create("alice")
+def test_a_path_that_is_not_on_the_list_needs_a_key(store: KeyStore, path: str) -> None:
+    record, key = store.create("alice")
     auth = authenticator(store, KeysSection(metrics="open", docs="open"))
-    assert status(auth, ask(None, path, method)) == 401
-    assert status(auth, ask("wrong", path, method)) == 401
-    assert isinstance(status(auth, ask(key, path, method)), Caller)
+    for method in ("GET", "HEAD", "POST", "DELETE", "PROPFIND"):
+        assert status(auth, ask(None, path, method)) == 401
+        assert status(auth, ask("wrong", path, method)) == 401
+        assert status(auth, ask(key, path, method)) == record.caller()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(max_size=20), st.sampled_from(["/", "/health", "/metrics", "/docs"]))
+def test_no_spelling_of_a_path_is_open_but_those_on_the_list(extra: str, beginning: str) -> None:
+    listed = OPEN_PATHS | DOC_PATHS | {"/metrics"}
+    auth = Authenticator(None, lambda: KeysSection(required="always", metrics="open", docs="open"), frozenset)
+    for path in (beginning + extra, extra + beginning, quote(beginning + extra, safe=""), (beginning + extra).upper()):
+        assert status(auth, ask(None, path)) == (ANONYMOUS if path in listed else 401)
 
 
 @pytest.mark.parametrize("path", ["/health", "/ping", "/version"])
@@ -173,6 +201,15 @@ def test_the_rules_bind_nobody_where_no_key_is_asked_for(store: KeyStore) -> Non
     assert status(authenticator(store, KeysSection(metrics="admin", docs="admin")), ask(None, "/metrics")) is ANONYMOUS
 
 
+def test_why_the_port_may_not_be_opened_to_others(store: KeyStore) -> None:
+    assert "key create" in (authenticator(store).exposure("0.0.0.0") or "")
+    assert 'required = "never"' in (authenticator(store, KeysSection(required="never")).exposure("::") or "")
+    assert authenticator(store, KeysSection(required="always")).exposure("0.0.0.0") is None
+    assert authenticator(store, None, ["given"]).exposure("0.0.0.0") is None
+    store.create("alice")
+    assert authenticator(store).exposure("0.0.0.0") is None
+
+
 def test_the_unix_socket_is_trusted(store: KeyStore) -> None:
     auth = authenticator(store, KeysSection(required="always"))
     assert status(auth, RequestFacts("POST", "/admin/quit", trusted=True)) is CONSOLE
@@ -195,3 +232,62 @@ def test_a_tier_that_the_profile_lacks_is_told() -> None:
     with pytest.raises(Refusal, match='"gold"') as caught:
         tier_of(Caller("id", "alice", "gold"), profile)
     assert caught.value.status == 403
+
+
+class Starting:
+    """A host whose engine is not there yet, and which must not be waited for."""
+
+    state = EngineState("starting", 0.0)
+
+    async def admission(self) -> None:
+        await asyncio.Event().wait()
+
+    def engine_state(self) -> EngineState:
+        return self.state
+
+    def serving(self) -> None:
+        return None
+
+    def retry_after_s(self) -> int:
+        return 7
+
+    def metrics_text(self) -> bytes:
+        return b""
+
+    async def check_health(self) -> str | None:
+        return "The engine is starting."
+
+
+async def test_the_port_tells_a_wrong_key_while_the_engine_starts(store: KeyStore) -> None:
+    record, key = store.create("alice", admin=True)
+
+    async def who(request: aiohttp.web.Request) -> aiohttp.web.Response:
+        return aiohttp.web.json_response(request[CALLER].key_id)
+
+    host: Any = Starting()
+    app = make_app(host, auth=authenticator(store), extra_routes=[aiohttp.web.get("/admin/who", who)])
+    site = await start_site(app, "127.0.0.1", 0)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{site.port}") as client:
+        for path in (
+            "/v1/models",
+            "/metrics",
+            "/load",
+            "/docs",
+            "/no/such/route",
+            "/admin/who",
+            "/%68ealth",
+            "/health/",
+        ):
+            for method in ("GET", "HEAD", "POST"):
+                url = URL(path, encoded=True)
+                async with client.request(method, url, headers={"x-api-key": "wrong"}) as response:
+                    assert response.status == 401, (method, path)
+                    assert response.headers["WWW-Authenticate"] == 'Bearer realm="llmconsole"'
+                    if method != "HEAD":
+                        error = (await response.json())["error"]
+                        assert (error["type"], error["code"]) == ("AuthenticationError", 401)
+        async with client.get("/health") as response:
+            assert response.status == 503
+        async with client.get("/admin/who", headers={"Authorization": f"Bearer {key}"}) as response:
+            assert await response.json() == record.id
+    await site.close()
