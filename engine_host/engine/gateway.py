@@ -357,6 +357,7 @@ class Gateway:
     def _refused(self, refusal: Refusal) -> RefusedError:
         if (context := request_context.get()) is not None:
             context.reply_headers.update(refusal.headers)
+            context.refusals.append(refusal)
         return RefusedError(refusal)
 
     def _wake(self) -> None:

@@ -32,6 +32,7 @@ from engine_host.engine.streams import (
     ServedStream,
     checked_first,
     error_response,
+    generation_error_event,
     opened,
     raise_generation_error,
 )
@@ -184,6 +185,9 @@ def _endpoints(state: Any, args: argparse.Namespace) -> dict[str, _Endpoint]:
     convert = anthropic.message_stream_converter
     # vLLM's converter doesn't know the chat stream's errors: they are raised before it meets one.
     anthropic.message_stream_converter = lambda stream: convert_checked(convert, stream)
+
+    for each in (chat, completion):
+        each._convert_generation_error_to_streaming_response = generation_error_event
 
     responses = state.openai_serving_responses
     responses._convert_generation_error_to_streaming_response = raise_generation_error

@@ -11,6 +11,7 @@ from vllm.exceptions import RetryableRequestError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from engine_host.engine.fast_lane import SplicedStream
+from engine_host.engine.refused import RefusedError
 from engine_host.port.backend import Outlet
 from engine_host.port.sse import error_in
 
@@ -29,6 +30,10 @@ def error_response(error: Exception) -> Any:
     """vLLM's `ErrorResponse` for what a serving method or its stream has raised."""
     if isinstance(error, RequestFailedError):
         return error.response
+    if isinstance(error, RefusedError):
+        refusal = error.refusal
+        info = ErrorInfo(message=str(refusal), type=refusal.kind, param=refusal.param, code=refusal.status)
+        return ErrorResponse(error=info)
     if isinstance(error, EngineDeadError):
         error = RetryableRequestError(
             "The engine stopped while it worked on this request. It is being started again: send the request again."
@@ -36,9 +41,14 @@ def error_response(error: Exception) -> Any:
     return create_error_response(error)
 
 
+def generation_error_event(error: Exception) -> str:
+    """The data of the event that tells of an error in the middle of a stream."""
+    return str(error_response(error).model_dump_json())
+
+
 def raise_generation_error(error: Exception) -> None:
     """Let a failure of the engine out of a stream of the Responses API: its own event for it can't be built."""
-    raise RequestFailedError(create_error_response(error))
+    raise RequestFailedError(error_response(error))
 
 
 async def opened(stream: AsyncIterator[str], preamble: tuple[str, ...] = ()) -> list[str]:

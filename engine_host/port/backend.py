@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine_host.api.types import EngineState
+from profiles.schema import Profile
 
 if TYPE_CHECKING:
     from engine_host.port.stream import OpenStreams
@@ -80,6 +81,9 @@ class PortHost(Protocol):
     @property
     def streams(self) -> "OpenStreams":
         """Where streams being delivered are counted."""
+
+    def rules(self) -> Profile:
+        """The profile in force."""
 
     async def admission(self) -> None:
         """Wait while requests must not be begun, since the engine is being rebuilt."""

@@ -3,7 +3,18 @@
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from aiohttp import web
+
 from engine_host.gateway.caller import Caller
+from engine_host.gateway.refusal import Refusal
+
+REQUEST_ID = "X-Request-Id"
+
+ID: web.RequestKey[str] = web.RequestKey("request_id", str)
+"""The request's id; set for every request before its handler runs."""
+
+CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)
+"""Who asks; set likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +24,8 @@ class RequestContext:
     `request_id` is the client's `X-Request-Id` where it sent a usable one, else ours; `arrived` is `time.monotonic()`
     in seconds when the last byte of its body had been read, `began` when its headers had; `path` is the URL's path.
     `tier` is its caller's, `None` where the profile decides. What is put into `reply_headers` before the status is sent
-    goes out with it;
+    goes out with it; `refusals`
+    are the reasons why the gateway did not serve it, or one of its prompts.
     """
 
     request_id: str
@@ -23,6 +35,7 @@ class RequestContext:
     caller: Caller | None = None
     tier: str | None = None
     reply_headers: dict[str, str] = field(default_factory=dict)
+    refusals: list[Refusal] = field(default_factory=list)
 
 
 request_context: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)

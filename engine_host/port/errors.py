@@ -5,7 +5,7 @@ from http import HTTPStatus
 import msgspec
 from aiohttp import web
 
-from engine_host.port.backend import JsonReply
+from engine_host.port.backend import JsonReply, PortHost
 
 
 def error_body(status: int, message: str, *, kind: str | None = None, param: str | None = None) -> bytes:
@@ -24,6 +24,20 @@ def error_response(
         content_type="application/json",
         headers=headers,
     )
+
+
+def unavailable(host: PortHost, reason: str = "") -> web.Response:
+    """503 with the reason, or the engine's state, and when to ask again."""
+    state = host.engine_state()
+    if state.name == "failed":
+        message = f"The engine could not start: {state.reason or 'the reason is in the log.'} {state.hint or ''}"
+    elif reason or state.reason:
+        message = reason or state.reason or ""
+    else:
+        phase = f" ({state.phase})" if state.phase else ""
+        message = f"The engine is {state.name}{phase}; try again in a moment."
+    headers = {"Retry-After": str(host.retry_after_s())}
+    return error_response(503, message.strip(), kind="ServiceUnavailableError", headers=headers)
 
 
 def from_json_reply(reply: JsonReply, headers: dict[str, str]) -> web.Response:

@@ -11,7 +11,7 @@ import psutil
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from engine_host.port.app import DOORKEEPER
+from engine_host.port.app import DOORKEEPER, HEADERS_S
 from engine_host.port.connections import IDLE_TIMEOUT_S, Doorkeeper
 
 BACKLOG = 1024
@@ -113,7 +113,7 @@ async def _serve(app: web.Application, sock: socket.socket) -> Site:
         shutdown_timeout=SHUTDOWN_GRACE_S,
     )
     loop = asyncio.get_running_loop()
-    doorkeeper = Doorkeeper(loop.time)
+    doorkeeper = Doorkeeper(loop.time, headers_s=app.get(HEADERS_S, lambda: IDLE_TIMEOUT_S))
     app[DOORKEEPER] = doorkeeper
     await runner.setup()
     assert runner.server is not None
@@ -121,7 +121,7 @@ async def _serve(app: web.Application, sock: socket.socket) -> Site:
 
     def accept() -> RequestHandler:
         connection = make_protocol()
-        doorkeeper.idle(connection)
+        doorkeeper.opened(connection)
         return connection
 
     try:

@@ -1,5 +1,10 @@
 """Delivering a stream: what is ready when the stream starts to wait goes out in one write."""
 
+import asyncio
+import fcntl
+import logging
+import struct
+import termios
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,6 +13,8 @@ from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
 from engine_host.port.backend import StreamReply
+
+log = logging.getLogger(__name__)
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -33,6 +40,8 @@ class SocketOutlet:
         self._writer = writer
         self._framed = request.version >= HttpVersion11
         self._ready: list[bytes] = []
+        self._written = self._taken = 0
+        self._moved: float | None = None
         self.put = self._ready.append
 
     @property
@@ -51,7 +60,20 @@ class SocketOutlet:
             return
         data = self.take()
         if data and not self._transport.is_closing():
+            self._written += len(data)
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._framed else data)
+
+    def stalled_s(self, now: float) -> float:
+        """Seconds for which the client has taken nothing though something was there for it; 0 while it reads."""
+        unsent = self._transport.get_write_buffer_size() + _in_kernel(self._transport)
+        taken = self._written - unsent
+        if self._moved is None or not unsent or taken > self._taken:
+            self._moved, self._taken = now, taken
+        return now - self._moved
+
+    def cut(self) -> None:
+        """Close the connection at once; what was not sent is thrown away."""
+        self._transport.abort()
 
     async def drain(self) -> None:
         self.flush()
@@ -93,6 +115,13 @@ class OpenStreams:
             outlet.put(f": {text}\n\n".encode())
             outlet.flush()
 
+    def cut_stalled(self, now: float, stall_s: float) -> None:
+        """Cut off the clients that have taken nothing for `stall_s` seconds; call it a few times a second."""
+        for outlet in tuple(self._outlets):
+            if outlet.stalled_s(now) > stall_s:
+                log.warning("a client that has read nothing for %.0f s is cut off", stall_s)
+                outlet.cut()
+
     @contextmanager
     def holding(self, outlet: SocketOutlet) -> Iterator[None]:
         """Count a stream as open."""
@@ -101,6 +130,15 @@ class OpenStreams:
             yield
         finally:
             self._outlets.discard(outlet)
+
+
+def _in_kernel(transport: asyncio.Transport) -> int:
+    """Bytes that the kernel has not been told are received (SIOCOUTQ, tcp(7)); 0 where it doesn't say."""
+    sock = transport.get_extra_info("socket")
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])
+    except (OSError, AttributeError, ValueError):
+        return 0
 
 
 async def send_stream(

@@ -15,6 +15,7 @@ from engine_host.port.app import make_app
 from engine_host.port.backend import Serving
 from engine_host.port.server import Site, start_site
 from engine_host.port.stream import OpenStreams
+from profiles.schema import Profile
 from tests.support import LiveHost, small_model
 
 MODEL_NAME = "stub-model"
@@ -34,6 +35,10 @@ class FakeHost:
     health: str | None = None
     streams: OpenStreams = field(default_factory=OpenStreams)
     admitting: asyncio.Event | None = None
+    profile: Profile = field(default_factory=lambda: Profile.model_validate({"name": "test"}))
+
+    def rules(self) -> Profile:
+        return self.profile
 
     async def admission(self) -> None:
         if self.admitting is not None:
