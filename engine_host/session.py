@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from engine_host.admin import admin_routes, public_admin_routes
+from engine_host.admin_gateway import gateway_routes
 from engine_host.api.types import EngineState
 from engine_host.engine.process import device_kind
 from engine_host.gateway.access import given_keys
 from engine_host.gateway.admission import Admission
 from engine_host.gateway.keys import KEYS_FILE, KeyStore
 from engine_host.gateway.stores import Stores
+from engine_host.gateway.view import GatewayView
 from engine_host.host import EngineHost
 from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
@@ -35,6 +37,8 @@ RETRY_AFTER_S = 2
 """What a client is told to wait while the engine starts: starts take seconds to minutes, and a retry costs nothing."""
 
 FEED_INTERVAL_S = 0.25
+
+USAGE_INTERVAL_S = 2.0
 
 KEEP_ALIVE_S = 5.0
 """Pause between comments in streams that wait for a rebuild; proxies cut silent ones off after 30 s and more."""
@@ -75,7 +79,8 @@ class Session:
             options.port,
             self._auth.exposure,
         )
-        self._snapshots = SnapshotSource(self._host, self._ports, self._hub, self._sampler)
+        self._view = GatewayView(self._host.gate, self._hub, self._stores, self._keys, self._host.rules, time.monotonic)
+        self._snapshots = SnapshotSource(self._host, self._ports, self._hub, self._sampler, self._view)
         self._metrics = Metrics(self._hub, self._sampler, self._snapshots.snapshot)
         self._quit: asyncio.Event | None = None
 
@@ -133,10 +138,12 @@ class Session:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._quit.set)
         admin = admin_routes(self._host, self._ports, self._snapshots, self._ring, self._quit.set)
+        admin += gateway_routes(self._host, self._view)
         private = make_app(self, extra_routes=admin, trusted=True)
         self._sampler.start()
         feed = asyncio.create_task(self._feed_hub(), name="feed-hub")
         alive = asyncio.create_task(self._keep_streams_alive(), name="keep-alive")
+        usage = asyncio.create_task(self._keep_usage(), name="keep-usage")
         try:
             await self._ports.open_socket(private, self._directory / SOCKET_NAME)
             bound = await self._ports.open_port()
@@ -151,6 +158,7 @@ class Session:
                 await asyncio.to_thread(supervisor.stop)
             feed.cancel()
             alive.cancel()
+            usage.cancel()
             self._sampler.stop()
             with suppress(Exception):
                 await self._ports.close()
@@ -192,6 +200,12 @@ class Session:
             self._streams.comment(f"the engine is {state.name}; this stream goes on")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._host.until("ready", "failed", "stopped"), KEEP_ALIVE_S)
+
+    async def _keep_usage(self) -> None:
+        """Know what the tiers have used up, and write down when keys were used."""
+        while True:
+            await asyncio.sleep(USAGE_INTERVAL_S)
+            await self._view.refresh()
 
     async def _feed_hub(self) -> None:
         """Hand the hub what isn't pushed to it: the scheduler's steps and the device's utilization."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 
 from engine_host.api.types import Cost, Figures, HistoryPoint, KvCache, Snapshot
+from engine_host.gateway.view import GatewayView
 from engine_host.host import EngineHost
 from engine_host.ports import Ports
 from engine_host.telemetry.cost import cost
@@ -18,7 +19,10 @@ REFRESH_S = 0.1
 class SnapshotSource:
     """Builds snapshots from the host's parts, at most ten a second."""
 
-    def __init__(self, host: EngineHost, ports: Ports, hub: TelemetryHub, sampler: DeviceSampler) -> None:
+    def __init__(
+        self, host: EngineHost, ports: Ports, hub: TelemetryHub, sampler: DeviceSampler, gateway: GatewayView
+    ) -> None:
+        self._gateway = gateway
         self._host = host
         self._ports = ports
         self._hub = hub
@@ -77,10 +81,11 @@ class SnapshotSource:
             load=load,
             device=self._sampler.reading(),
             cost=self.cost(),
-            requests=hub.requests(pages),
+            requests=self._gateway.rows(hub.requests(pages)),
             flight=host.flight_files(),
             swap=host.swap,
             marks=host.changes.marks(time.time() - HISTORY_S),
+            gateway=self._gateway.status(),
         )
 
     def _kv(self) -> tuple[KvCache | None, Mapping[str, int] | None]:

@@ -13,6 +13,7 @@ API_VERSION = 1
 StateName = Literal["stopped", "starting", "ready", "swapping", "recovering", "failed"]
 PhaseName = Literal["import", "weights", "kv-cache", "warm-up"]
 RequestState = Literal["queued", "prefill", "decode", "held"]
+SpanName = Literal["received", "validated", "queued", "scheduled", "prefill", "decode", "held", "done"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 SwapStage = Literal["checking", "draining", "stopping", "building", "resuming"]
@@ -256,7 +257,7 @@ class Span(msgspec.Struct, frozen=True):
     the engine's queue; prefill, decode; held: off the engine; done: the end. `tokens` where the part has a count.
     """
 
-    name: Literal["received", "validated", "queued", "scheduled", "prefill", "decode", "held", "done"]
+    name: SpanName
     start: float
     end: float | None
     tokens: int | None = None

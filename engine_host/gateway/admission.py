@@ -19,7 +19,7 @@ from engine_host.gateway.queue import AdmissionQueue, Room, lane_of
 from engine_host.gateway.rate_headers import rate_limit_headers
 from engine_host.gateway.refusal import Refusal
 from engine_host.gateway.ticket import LONG_LANE, Ticket
-from profiles.gateway import Tier
+from profiles.gateway import KeysSection, Tier
 from profiles.schema import Profile
 
 AHEAD = 16
@@ -341,7 +341,7 @@ class Admission:
                     name=name,
                     active=self._queue.active(name),
                     waiting=self._queue.waiting_in(name),
-                    held=sum(each.tier == name and _is_held(each) for each in self._tickets.values()),
+                    held=sum(each.tier == name and is_held(each) for each in self._tickets.values()),
                     finished=self._count(name).finished,
                     refused=self._count(name).refused,
                     checkpointed=self._count(name).checkpointed,
@@ -471,15 +471,8 @@ class Admission:
         raise Refusal(429, f"{said} Try again in about {max(1, math.ceil(wait))} s.", retry_after_s=wait)
 
     def _accounts(self, ticket: Ticket) -> tuple[Account, Account]:
-        keys, tier = self._profile().keys, self._tier(ticket)
-        own = ticket.caller.limits
-        limits = Limits(
-            own.requests_per_minute or keys.requests_per_minute,
-            own.tokens_per_minute or keys.tokens_per_minute,
-            own.tokens_per_day or keys.tokens_per_day,
-            own.usd_per_day or keys.usd_per_day,
-        )
-        return Account(f"key:{ticket.caller.key_id}", limits), tier_account(ticket.tier, tier)
+        limits = effective_limits(ticket.caller.limits, self._profile().keys)
+        return Account(f"key:{ticket.caller.key_id}", limits), tier_account(ticket.tier, self._tier(ticket))
 
     async def _settle(self, ticket: Ticket, budgets: Budgets, grant: Grant) -> None:
         if ticket.admitted is None:
@@ -511,7 +504,7 @@ class Admission:
             return
         since = ticket.arrived if first else ticket.last_token or ticket.arrived
         counted = now - since - _held_since(ticket, since, now)
-        if self.seats.capacity() is None or _is_held(ticket):
+        if self.seats.capacity() is None or is_held(ticket):
             self._arm(ticket, min(limit, 1.0), now)
         elif counted < limit:
             self._arm(ticket, limit - counted, now)
@@ -567,13 +560,24 @@ class Admission:
 _NO_LIMITS = Limits()
 
 
+def effective_limits(own: Limits, defaults: KeysSection) -> Limits:
+    """A key's limits, with the profile's where it has none of its own."""
+    return Limits(
+        own.requests_per_minute or defaults.requests_per_minute,
+        own.tokens_per_minute or defaults.tokens_per_minute,
+        own.tokens_per_day or defaults.tokens_per_day,
+        own.usd_per_day or defaults.usd_per_day,
+    )
+
+
 def tier_account(name: str, tier: Tier) -> Account:
     """The budget that all requests of a tier share."""
     limits = Limits(tier.requests_per_minute, tier.tokens_per_minute, tier.tokens_per_day, tier.usd_per_day)
     return Account(f"tier:{name}", limits)
 
 
-def _is_held(ticket: Ticket) -> bool:
+def is_held(ticket: Ticket) -> bool:
+    """Whether it is off the engine after it had begun."""
     return bool(ticket.held) and ticket.held[-1][1] is None
 
 

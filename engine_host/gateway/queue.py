@@ -88,6 +88,8 @@ class AdmissionQueue:
     def push(self, ticket: Ticket, now: float) -> None:
         """Let a request wait; one that was set aside goes before its key's others."""
         ticket.entered = now
+        if ticket.queued is None:
+            ticket.queued = now
         queue = self._waiting.setdefault(_place(ticket), deque())
         state = self._state(ticket.tier)
         if not self.waiting_in(ticket.tier):
@@ -172,6 +174,8 @@ class AdmissionQueue:
         assert ticket.entered is not None
         ticket.waited += now - ticket.entered
         ticket.admitted = now
+        if ticket.first_admitted is None:
+            ticket.first_admitted = now
 
     def prefilled(self, ticket: Ticket) -> None:
         """Its prompt has been computed."""

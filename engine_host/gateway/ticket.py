@@ -28,8 +28,11 @@ class Ticket:
     sequences: int = 1
     began: float = 0.0
     """When its first byte had been read."""
+    queued: float | None = None
+    """When it came to the queue."""
     entered: float | None = None
-    """When it began to wait in the queue; anew when it was set aside."""
+    """When its present wait in the queue began: it waits again when it was set aside."""
+    first_admitted: float | None = None
     admitted: float | None = None
     scheduled: float | None = None
     first_token: float | None = None

@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from engine_host.api.types import Device, Snapshot, StateName
+from engine_host.api.types import Device, GatewayStatus, Snapshot, StateName
 from engine_host.telemetry.device import DeviceSampler
 from engine_host.telemetry.histogram import BoundedHistogram
 from engine_host.telemetry.hub import TelemetryHub
@@ -56,7 +56,10 @@ class _HostCollector(Collector):
         yield InfoMetricFamily("llmconsole_build", "The running llmconsole.", {"version": self._version})
         yield from self._requests()
         yield from self._tokens()
-        yield from self._engine_now(self._snapshot())
+        snapshot = self._snapshot()
+        yield from self._engine_now(snapshot)
+        if snapshot.gateway is not None:
+            yield from self._gateway(snapshot.gateway)
         yield from self._device(self._sampler.reading())
 
     def _requests(self) -> Iterator[Metric]:
@@ -85,6 +88,23 @@ class _HostCollector(Collector):
         if (kv := snapshot.kv) is not None:
             pages = {"used": kv.used, "cached": kv.cached, "free": kv.free}
             yield self._gauge("kv_pages", "KV-cache pages by state.", "state", pages)
+
+    def _gateway(self, gateway: GatewayStatus) -> Iterator[Metric]:
+        lanes, tiers = gateway.lanes, gateway.tiers
+        yield self._gauge("queue_requests", "Requests waiting in front of the engine.", "lane",
+                          {lane.name: lane.waiting for lane in lanes})  # fmt: skip
+        yield self._gauge("tier_requests", "Requests in the engine, by tier.", "tier",
+                          {tier.name: tier.active for tier in tiers})  # fmt: skip
+        yield self._counter("tier_requests_finished", "Requests that ended by themselves, by tier.", "tier",
+                            {tier.name: tier.finished for tier in tiers})  # fmt: skip
+        yield self._counter("tier_requests_refused", "Requests refused or ended by a rule, by tier.", "tier",
+                            {tier.name: tier.refused for tier in tiers})  # fmt: skip
+        yield self._counter("tier_requests_set_aside", "Requests set aside for a higher tier, by tier.", "tier",
+                            {tier.name: tier.checkpointed for tier in tiers})  # fmt: skip
+        yield self._gauge("tier_shed", "1 while the circuit breaker turns the tier away.", "tier",
+                          {tier.name: int(tier.shed) for tier in tiers})  # fmt: skip
+        states = {name: int(name == gateway.breaker.state) for name in ("closed", "open", "half-open")}
+        yield self._gauge("breaker_state", "1 for the state the circuit breaker is in.", "state", states)
 
     def _device(self, device: Device) -> Iterator[Metric]:
         for field, (name, text) in _DEVICE_GAUGES.items():
