@@ -83,7 +83,7 @@ class KeyStore:
         """
         parsed = parse_key(text)
         if parsed is None:
-            raise unauthorized("This is not a key of this server; they begin with llmc-. Check that it is whole.")
+            raise unauthorized("This is not a key of this server. Check that it is whole.")
         key_id, secret = parsed
         self._refresh()
         known = self._known.get(key_id)

@@ -127,13 +127,14 @@ def _guard(auth: Authenticator, trusted: bool) -> Middleware:
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        name = None if request.transport is None else request.transport.get_extra_info("sockname")
+        name = request.transport.get_extra_info("sockname") if request.transport is not None else None
         facts = RequestFacts(
             request.method,
             request.raw_path.partition("?")[0],
             request.headers.getall("Authorization", ()),
             request.headers.getall("x-api-key", ()),
-            name[0] if isinstance(name, tuple) else None,
+            # A Unix socket's name is a path. What isn't known counts as reached from outside.
+            name[0] if isinstance(name, tuple) else None if isinstance(name, str | bytes) else "",
             trusted,
         )
         request[CALLER] = auth.caller(facts)

@@ -33,7 +33,8 @@ class RequestFacts:
     """What is known of a request before its body is read.
 
     `path` is as it came, percent signs and all, without the query; the headers are all lines of their name; `address`
-    is the numeric address of ours that the client connected to. `trusted` came over the Unix socket.
+    is the numeric address of ours that the client connected to, `None` for a Unix socket. `trusted` is who may do
+    everything.
     """
 
     method: str

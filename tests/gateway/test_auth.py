@@ -16,7 +16,7 @@ from engine_host.api.types import EngineState
 from engine_host.gateway.caller import ANONYMOUS, CONSOLE, Caller
 from engine_host.gateway.keys import KeyStore
 from engine_host.gateway.refusal import Refusal
-from engine_host.port.app import CALLER, make_app
+from engine_host.port.app import make_app
 from engine_host.port.auth import (
     ADMIN,
     API_KEY,
@@ -27,6 +27,7 @@ from engine_host.port.auth import (
     check_model,
     tier_of,
 )
+from engine_host.port.context import CALLER
 from engine_host.port.server import start_site
 from profiles.gateway import KeysSection
 from profiles.schema import Profile
@@ -148,7 +149,7 @@ def test_how_a_key_is_sent(
     assert status(auth, RequestFacts("GET", "/v1/models", authorization, x_api_key)) == expected
 
 
-@pytest.mark.parametrize("address", [OUTSIDE, "2001:db8::1", "::ffff:192.168.0.7", "fe80::1%eth0"])
+@pytest.mark.parametrize("address", ["", OUTSIDE, "2001:db8::1", "::ffff:192.168.0.7", "fe80::1%eth0"])
 def test_from_outside_nobody_is_served_without_a_key(store: KeyStore, address: str) -> None:
     never = KeysSection(required="never")
     assert status(authenticator(store, never), ask(address=address)) == 401

@@ -2,7 +2,11 @@
 
 import hashlib
 import logging
+import sqlite3
 import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -189,8 +193,6 @@ def test_a_file_that_breaks_leaves_the_known_keys_in_force(
 
 
 def test_a_locked_file_does_not_stop_a_lookup(command: KeyStore, host: KeyStore, path: Path) -> None:
-    import sqlite3
-
     _, text = command.create("alice")
     host.lookup(text)
     other = sqlite3.connect(path, isolation_level=None)
@@ -210,3 +212,16 @@ def test_a_file_that_was_never_read_opens_nothing(host: KeyStore, path: Path) ->
     for change in (host.list, lambda: host.revoke("alice"), lambda: host.create("alice")):
         with pytest.raises(KeyStoreError, match="can't be used"):
             change()
+
+
+def test_many_commands_at_once_lose_no_key(host: KeyStore, path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda n: KeyStore(path).create(f"key {n}"), range(16)))
+    assert {host.lookup(text).key_id for _, text in made} == {record.id for record, _ in made}
+    assert not list(path.parent.glob(".*"))
+
+
+def test_the_store_is_light_to_import() -> None:
+    code = "import sys, engine_host.gateway.keys, engine_host.gateway.access; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"vllm", "torch", "numpy", "aiohttp", "pydantic", "asyncio"} & set(loaded)
