@@ -50,6 +50,18 @@ def _profiles() -> Screen[None]:
     return ProfilesScreen()
 
 
+def _requests() -> Screen[None]:
+    from console.screens.requests import RequestsScreen
+
+    return RequestsScreen()
+
+
+def _keys() -> Screen[None]:
+    from console.screens.keys import KeysScreen
+
+    return KeysScreen()
+
+
 class ConsoleApp(App[None], inherit_bindings=False):
     """The operator's console of one host.
 
@@ -59,7 +71,15 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
     TITLE = "llmconsole"
     CSS_PATH = "console.tcss"
-    MODES = {"engine": EngineScreen, "overview": _overview, "chat": _chat, "log": _log, "profiles": _profiles}
+    MODES = {
+        "engine": EngineScreen,
+        "overview": _overview,
+        "chat": _chat,
+        "log": _log,
+        "profiles": _profiles,
+        "requests": _requests,
+        "keys": _keys,
+    }
     DEFAULT_MODE = "engine"
     # A digit types itself where text is typed; the function key works there too.
     BINDINGS = [
@@ -69,6 +89,19 @@ class ConsoleApp(App[None], inherit_bindings=False):
         Binding("3,f3", "switch_mode('log')", "Log", id="mode.log", tooltip="What host and engine print"),
         Binding(
             "4,f4", "switch_mode('profiles')", "Profiles", id="mode.profiles", tooltip="Tuning profiles, old and new"
+        ),
+        Binding(
+            "5,f5", "switch_mode('requests')", "Requests", id="mode.requests", tooltip="Live requests, lanes and tiers"
+        ),
+        Binding("6", "switch_mode('keys')", "Keys", id="mode.keys", tooltip="Keys, and what is used of their limits"),
+        # A text area would select a line.
+        Binding(
+            "f6",
+            "switch_mode('keys')",
+            "Keys",
+            id="mode.keys.always",
+            priority=True,
+            tooltip="Keys, and what is used of their limits",
         ),
         Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="All keys of this screen"),
         Binding("f12", "help", "Help", id="help.always", tooltip="All keys of this screen"),
@@ -222,7 +255,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: every command of the app and of the screen on display."""
-        for mode in ("overview", "chat", "log", "profiles", "engine"):
+        for mode in ("overview", "chat", "log", "profiles", "requests", "keys", "engine"):
             what = mode.capitalize()
             yield SystemCommand(f"Go to {what}", f"Show the {what} screen", lambda mode=mode: self.switch_mode(mode))
         if isinstance(screen, HostScreen):

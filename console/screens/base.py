@@ -8,8 +8,9 @@ from textual.app import ComposeResult, SystemCommand
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
+from console.footer import ConsoleFooter
 from console.status import clock_text, status_segments
 from engine_host.api.contract import HostError, HostUnreachable
 from engine_host.api.types import CommandReply, Snapshot
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 MIN_WIDTH = 60
 MIN_HEIGHT = 16
 ROOMY_WIDTH = 110
-"""Cells from which the footer has room for everything."""
+"""Cells from which tiles stand side by side."""
 
 
 class HostScreen(Screen[None]):
@@ -48,7 +49,7 @@ class HostScreen(Screen[None]):
         with Vertical(id="body"):
             yield from self.compose_body()
         yield Static("", id="too-small")
-        yield Footer(show_command_palette=True)
+        yield ConsoleFooter()
 
     def compose_body(self) -> ComposeResult:
         """The screen's own widgets."""
@@ -89,9 +90,6 @@ class HostScreen(Screen[None]):
         size = f"{event.size.width}×{event.size.height}"
         hint = f"The terminal is too small: {size}.\nThe console needs {MIN_WIDTH}×{MIN_HEIGHT}."
         self.query_one("#too-small", Static).update(Content(hint))
-        footer = self.query_one(Footer)
-        footer.compact = event.size.width < ROOMY_WIDTH
-        footer.show_command_palette = event.size.width >= ROOMY_WIDTH
 
     def _refresh_from_app(self) -> None:
         if self.app.current_mode is None or self not in self.app.screen_stack or not self.is_mounted:

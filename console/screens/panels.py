@@ -15,7 +15,7 @@ from widgets import marks, palette, units
 from widgets.meter import Meter
 from widgets.page_map import CACHED, FREE, USED, PageMap
 from widgets.plot import LinePlot, Series
-from widgets.request_table import RequestLine, RequestTable
+from widgets.request_table import RequestLine, RequestTable, short_id
 from widgets.stat import Stat
 from widgets.status_bar import Segment, StatusBar
 from widgets.steps import StepBars
@@ -79,7 +79,7 @@ class KvPanel(Panel):
         plain = self.app.no_color
         holders = [
             Segment(
-                f"{holder.letter if plain else '■'} {_short_id(holder.request_id)[:8]} {units.count(holder.pages)}",
+                f"{holder.letter if plain else '■'} {short_id(holder.request_id)[:8]} {units.count(holder.pages)}",
                 priority=-rank,
                 color=holder.color,
             )
@@ -97,7 +97,7 @@ class KvPanel(Panel):
         pages = f"page {units.count(event.page)}"
         if event.pages > 1:
             pages = f"pages {units.count(event.page)}–{units.count(event.page + event.pages - 1)}"
-        held = ", ".join(_short_id(owner)[:8] for owner in event.owners[:3]) or _PAGE_STATES[event.state]
+        held = ", ".join(short_id(owner)[:8] for owner in event.owners[:3]) or _PAGE_STATES[event.state]
         shared = f" · held by {event.refs}" if event.refs > 1 else ""
         self.border_subtitle = Content(literal(f"{pages} · {held}{shared}"))
 
@@ -159,7 +159,7 @@ class RequestsPanel(Panel):
 
     def show(self, load: Load, rows: Sequence[RequestRow], pages: PageMap) -> None:
         """Show the rows, marked in the colours of their pages."""
-        self._ids = {_short_id(row.id): row.id for row in rows}
+        self._ids = {short_id(row.id): row.id for row in rows}
         colors = {short: pages.owner_color(full) for short, full in self._ids.items()}
         self.query_one(RequestTable).set_requests([_line(row) for row in rows], colors)
         self.border_subtitle = Content(f"{load.running} running · {load.waiting} waiting")
@@ -169,15 +169,9 @@ class RequestsPanel(Panel):
         return self._ids.get(shown) if shown is not None else None
 
 
-def _short_id(request_id: str) -> str:
-    """The part that tells requests apart: without the kind of endpoint in front."""
-    kind, mark, rest = request_id.partition("-")
-    return rest if mark and kind.isalpha() and rest else request_id
-
-
 def _line(row: RequestRow) -> RequestLine:
     return RequestLine(
-        _short_id(row.id),
+        short_id(row.id),
         row.state,
         row.prompt_tokens,
         row.output_tokens,

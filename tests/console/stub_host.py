@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from engine_host.api.contract import ChatChunk, ChatMessage, HostUnreachable
+from engine_host.api.contract import ChatChunk, ChatMessage, HostError, HostUnreachable
 from engine_host.api.types import (
     ApplyCommand,
+    BreakerLine,
     CancelCommand,
     ChangeRecord,
     CommandReply,
@@ -17,10 +18,12 @@ from engine_host.api.types import (
     EngineState,
     Figures,
     FlightFile,
+    GatewayStatus,
     HistoryPoint,
     KeyLine,
     KnobLine,
     KvCache,
+    LaneLine,
     Latency,
     Load,
     LogPage,
@@ -37,8 +40,11 @@ from engine_host.api.types import (
     RequestRow,
     SaveCommand,
     Snapshot,
+    Span,
     StartCommand,
     TierCommand,
+    TierLine,
+    UsageLine,
     Waterfall,
 )
 
@@ -46,10 +52,130 @@ NOON = 1_767_268_800.0
 """The frozen clock: 2026-01-01 12:00:00 UTC."""
 
 REQUESTS = (
-    RequestRow("chatcmpl-7f3a91c0", "decode", 412, 256, 188, 1024, 6.4, 0.082, 0.044, 17),
-    RequestRow("chatcmpl-91c0aa12", "decode", 96, 0, 61, 512, 2.1, 0.094, 0.041, 12),
-    RequestRow("cmpl-44e1b7d2", "prefill", 1802, None, 0, 256, 0.3, None, None, 58),
-    RequestRow("chatcmpl-0be57f10", "queued", 640, None, 0, None, 0.1, None, None, None),
+    RequestRow(
+        "chatcmpl-7f3a91c0",
+        "decode",
+        412,
+        256,
+        188,
+        1024,
+        6.4,
+        0.082,
+        0.044,
+        17,
+        "premium",
+        "web [chat]",
+        "short",
+        0.004,
+        0.0003,
+    ),
+    RequestRow(
+        "chatcmpl-91c0aa12",
+        "decode",
+        96,
+        0,
+        61,
+        512,
+        2.1,
+        0.094,
+        0.041,
+        12,
+        "standard",
+        "掲示板-bot",
+        "throughput",
+        0.031,
+        0.0001,
+    ),
+    RequestRow(
+        "cmpl-44e1b7d2", "prefill", 1802, None, 0, 256, 0.3, None, None, 58, "standard", "nightly", "long", 0.14
+    ),
+    RequestRow(
+        "chatcmpl-0be57f10", "queued", 640, None, 0, None, 0.1, None, None, None, "best-effort", "", "throughput", 0.1
+    ),
+)
+
+GATEWAY = GatewayStatus(
+    lanes=(LaneLine("short", 0, None, 0), LaneLine("throughput", 1, 0.1, 640), LaneLine("long", 2, 1.24, 9_400)),
+    tiers=(
+        TierLine(
+            "premium",
+            1,
+            0,
+            0,
+            31,
+            0,
+            0,
+            0.082,
+            0.044,
+            0.1,
+            0.05,
+            False,
+            (UsageLine("requests_per_minute", 40, 600, 22.0), UsageLine("tokens_per_minute", 61_000, 64_000, 22.0)),
+        ),
+        TierLine("standard", 2, 0, 1, 14, 2, 0, 0.34, 0.041, 0.25, None, False),
+        TierLine(
+            "best-effort",
+            0,
+            1,
+            0,
+            2,
+            9,
+            3,
+            None,
+            None,
+            None,
+            None,
+            True,
+            (UsageLine("usd_per_day", 1.2, 1.2, 39_600.0),),
+        ),
+    ),
+    breaker=BreakerLine("open", NOON - 12, ("best-effort",), "Requests wait 2.1 s, over the target of 500 ms."),
+    drain_rps=3.2,
+)
+
+KEYS = (
+    KeyLine(
+        "k1",
+        "web [chat]",
+        "premium",
+        (),
+        False,
+        NOON - 9e5,
+        NOON + 12 * 86_400,
+        None,
+        NOON - 4,
+        (
+            UsageLine("requests_per_minute", 42, 60, 22.0),
+            UsageLine("tokens_per_minute", 58_200, 64_000, 22.0),
+            UsageLine("tokens_per_day", 1_240_000, 20_000_000, 39_600.0),
+            UsageLine("usd_per_day", 5.2, 5.0, 39_600.0),
+        ),
+    ),
+    KeyLine("k2", "掲示板-bot", None, ("smollm2-135m-instruct",), False, NOON - 9e5, None, None, NOON - 7_000),
+    KeyLine("k3", "ops", "premium", (), True, NOON - 9e5, None, None, None),
+    KeyLine("k4", "old\x1b[31m", "standard", (), False, NOON - 9e6, NOON - 3 * 86_400, None, NOON - 4 * 86_400),
+    KeyLine("k5", "leaked", "standard", (), False, NOON - 9e6, None, NOON - 600, NOON - 700),
+)
+
+WATERFALL = Waterfall(
+    "chatcmpl-7f3a91c0",
+    "premium",
+    "web [chat]",
+    "short",
+    412,
+    188,
+    None,
+    (
+        Span("received", 0.0, 0.0012),
+        Span("validated", 0.0012, 0.0041, 412),
+        Span("queued", 0.0041, 0.9, None, "behind [long] prompts"),
+        Span("scheduled", 0.9, 0.93),
+        Span("prefill", 0.93, 1.9, 412),
+        Span("decode", 1.9, 3.1, 80),
+        Span("held", 3.1, 4.0, None, "premium came first"),
+        Span("decode", 4.0, None, 108),
+    ),
+    (1.2, 1.5, 1.9),
 )
 
 
@@ -80,6 +206,7 @@ def snapshot(**changes: Any) -> Snapshot:
         cost=Cost(0.12, "flag", 0.575, 60.0),
         requests=REQUESTS,
         flight=(FlightFile(0, "/nonexistent/flight"),),
+        gateway=GATEWAY,
     )
     return msgspec.structs.replace(typical, **changes)
 
@@ -241,8 +368,9 @@ class StubHost:
         ] = []
         self.lines = list(PROFILES)
         self.changes_of: dict[str, ProfileChange | Exception] = dict(CHANGES)
-        self.waterfalls: dict[str, Waterfall] = {}
-        self.key_lines: list[KeyLine] = []
+        self.waterfalls: dict[str, Waterfall | Exception] = {WATERFALL.id: WATERFALL}
+        self.key_lines: list[KeyLine] | Exception = list(KEYS)
+        self.keys_asked = 0
         self.past: list[ChangeRecord] = []
         self.source = SOURCE
         self.aborted = 0
@@ -317,10 +445,16 @@ class StubHost:
 
     async def waterfall(self, request_id: str) -> Waterfall:
         """The waterfall set by the test."""
-        return self.waterfalls[request_id]
+        found = self.waterfalls.get(request_id, HostError(404, "The host [no longer] knows this request."))
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def keys(self) -> list[KeyLine]:
         """The keys set by the test."""
+        self.keys_asked += 1
+        if isinstance(self.key_lines, Exception):
+            raise self.key_lines
         return self.key_lines
 
     async def start(self, command: StartCommand) -> CommandReply:

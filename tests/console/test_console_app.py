@@ -7,6 +7,7 @@ import pytest
 from harness import Console, screen_text, settle, shown, write_flight_record
 from stub_host import StubHost, failed, snapshot, starting
 from textual.widgets import Footer, Input, Select, Static
+from textual.widgets._footer import FooterKey
 
 from console.screens.engine import EngineScreen
 from console.screens.help import HelpScreen
@@ -230,13 +231,20 @@ async def test_the_palette_has_our_commands(console: Console) -> None:
         assert {"Go to Overview", "New chat", "Regenerate", "System prompt", "Quit", "Help"} <= titles
 
 
-@pytest.mark.parametrize("mode", ["overview", "chat", "log", "profiles", "engine"])
-async def test_the_footer_names_the_modes_and_has_room_for_every_key(console: Console, mode: str) -> None:
-    async with console(StubHost(IDLE), mode, (80, 24)) as (app, _):
-        keys = app.screen.query_one(Footer).query("FooterKey")
-        text = [key.description for key in keys]  # type: ignore[attr-defined]
-        assert [name for name in ("Overview", "Chat", "Log", "Profiles", "Help", "Quit") if name not in text] == []
-        assert max(key.region.right for key in keys) <= 80
+@pytest.mark.parametrize("mode", ["overview", "chat", "log", "profiles", "requests", "keys", "engine"])
+async def test_the_footer_has_room_for_every_key_and_for_the_modes_names_where_it_can(
+    console: Console, mode: str
+) -> None:
+    names = ["Overview", "Chat", "Log", "Profiles", "Requests", "Keys"]
+    async with console(StubHost(IDLE), mode, (80, 24)) as (app, pilot):
+        for width in (80, 120, 160):
+            await pilot.resize_terminal(width, 24)
+            await settle(app, pilot)
+            keys = list(app.screen.query_one(Footer).query(FooterKey))
+            told = [key.description for key in keys if key.action.startswith("switch_mode")]
+            assert told in ([""] * len(names), names) if width == 80 else told == names
+            assert {"Help", "Quit"} <= {key.description for key in keys}
+            assert max(key.region.right for key in keys) <= width
 
 
 async def test_without_colour_states_are_told_by_shape(

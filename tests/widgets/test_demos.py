@@ -17,6 +17,8 @@ WIDGETS = [
     "stat",
     "status_bar",
     "steps",
+    "usage_bar",
+    "waterfall",
 ]
 
 

@@ -1,0 +1,52 @@
+"""The keys of a screen at its foot, in as many words as its width allows."""
+
+from textual.app import ComposeResult
+from textual.events import Resize
+from textual.widgets import Footer, Label
+from textual.widgets._footer import FooterKey
+
+_PALETTE_CELLS = 13
+"""What the hint of the command palette takes: `^p palette`, its border and padding."""
+_GO_TO_MODE = "switch_mode("
+_LAST = ("help", "quit")
+
+
+class ConsoleFooter(Footer):
+    """The screen's own keys, then the app's.
+
+    Where they don't fit with room between them they move together and the palette's hint goes; where they still don't,
+    the keys of the screens give up their words: `1 2 3 Screens`.
+    """
+
+    DEFAULT_CSS = """
+    ConsoleFooter Label { color: $footer-description-foreground; margin-right: 1; }
+    """
+
+    def on_resize(self, event: Resize) -> None:
+        """Fit anew."""
+        self.call_after_refresh(self.recompose)
+
+    def compose(self) -> ComposeResult:
+        """The widest form that fits."""
+        self.set_reactive(Footer.show_command_palette, True)
+        every = [key for key in super().compose() if isinstance(key, FooterKey)]
+        keys = sorted((key for key in every if not key.has_class("-command-palette")), key=_place)
+        words = sum(len(key.key_display) + len(key.description) for key in keys)
+        width = self.screen.size.width
+        self.compact = words + 3 * len(keys) + _PALETTE_CELLS > width
+        modes = [key for key in keys if key.action.startswith(_GO_TO_MODE)] if words + 2 * len(keys) > width else []
+        for key in modes:
+            key.description = ""
+        for key in keys:
+            yield key
+            if modes and key is modes[-1]:
+                yield Label("Screens")
+        if not self.compact:
+            yield from (key for key in every if key not in keys)
+
+
+def _place(key: FooterKey) -> tuple[int, str]:
+    """The screen's keys as they come, the screens by their number, help and quit."""
+    if key.action.startswith(_GO_TO_MODE):
+        return 1, key.key
+    return (2 if key.action in _LAST else 0), ""
