@@ -49,6 +49,11 @@ class LiveHost:
     runtime: Path
 
     @property
+    def data(self) -> Path:
+        """Its data folder."""
+        return self.runtime / "data" / "llmconsole"
+
+    @property
     def url(self) -> str:
         """The OpenAI port's address."""
         return f"http://127.0.0.1:{self.port}"
@@ -62,7 +67,12 @@ def running_host(*flags: str, profiles: Mapping[str, str] | None = None) -> Iter
     """
     port, runtime = free_port(), Path(tempfile.mkdtemp(prefix="llmc-", dir="/tmp"))
     command = [sys.executable, "-m", "console", "serve", "--model", str(small_model("float32")), "--port", str(port)]
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "HF_HUB_OFFLINE": "1"}
+    environment = {
+        **os.environ,
+        "XDG_RUNTIME_DIR": str(runtime),
+        "XDG_DATA_HOME": str(runtime / "data"),
+        "HF_HUB_OFFLINE": "1",
+    }
     if profiles:
         folder = runtime / "config" / "llmconsole" / "profiles"
         folder.mkdir(parents=True)

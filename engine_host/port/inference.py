@@ -75,10 +75,12 @@ class Inference:
     async def _by_application(
         self, serving: Serving, request: web.Request, body: bytes, context: RequestContext
     ) -> web.StreamResponse:
-        if request.content_type == "application/json" and body:
+        if body and _read_as_json(request):
             value = await self._checked(request, body)
             if b'"' + PRIORITY_FIELD.encode() + b'"' in body:
                 body = msgspec.json.encode(value)
+        else:
+            check_model(request[CALLER], None)
         response = await serve_asgi(serving.asgi, request, body, HIDDEN_HEADERS, {REQUEST_ID: context.request_id})
         if not response.prepared:
             response.headers.update(context.reply_headers)
@@ -89,6 +91,12 @@ class Inference:
         value = await parse_object(request, body, self._host.rules().gateway.clients)
         check_model(request[CALLER], value.get("model"))
         return value
+
+
+def _read_as_json(request: web.Request) -> bool:
+    """Whether vLLM's application takes the body for JSON: also by a relative of that type, and without any."""
+    kind = request.content_type
+    return kind == "application/json" or kind.endswith("+json") or "Content-Type" not in request.headers
 
 
 def _visible_headers(request: web.Request, headers: dict[str, str]) -> Mapping[str, str]:

@@ -1,12 +1,19 @@
 """Requests that broke other servers, on the real engine: each with what must happen."""
 
+import asyncio
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+
+from engine_host.api.client import HostClient
+from engine_host.api.types import ApplyCommand
+from engine_host.gateway.keys import KEYS_FILE, KeyStore
+from tests.support import LiveHost
 
 CASES = json.loads(Path(__file__).with_name("cases.json").read_text())
 MODEL = "stub-model"
@@ -45,12 +52,41 @@ def chunks_of(text: str) -> list[dict[str, Any]]:
     return [strict(line) for line in lines]
 
 
+def applied(host: LiveHost, profile: str) -> None:
+    """Have a profile of live knobs in force."""
+
+    async def apply() -> None:
+        client = HostClient(host.socket)
+        reply = await client.apply_profile(ApplyCommand(profile))
+        await client.close()
+        assert reply.ok, reply.message
+
+    asyncio.run(apply())
+
+
+@pytest.fixture(scope="module", params=["without a key", "with a key"])
+def key(request: pytest.FixtureRequest, live_host: LiveHost) -> Iterator[str | None]:
+    """The key to send; with one, nothing is served without it."""
+    if request.param == "without a key":
+        yield None
+        return
+    _, text = KeyStore(live_host.data / KEYS_FILE).create("cases")
+    applied(live_host, "keyed")
+    yield text
+    applied(live_host, "tests")
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-async def test_case(port_url: str, case: dict[str, Any]) -> None:
+async def test_case(port_url: str, key: str | None, case: dict[str, Any]) -> None:
     expect = case["expect"]
     streams = isinstance(case["body"], dict) and bool(case["body"].get("stream"))
-    async with aiohttp.ClientSession(port_url) as client:
+    asking = {"Authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession(port_url, headers=asking) as client:
         headers = {"Content-Type": "application/json"}
+        if key:
+            unasked = {**headers, "Authorization": ""}
+            async with client.post(case["path"], data=body_of(case), headers=unasked) as response:
+                assert response.status == 401
         async with client.post(case["path"], data=body_of(case), headers=headers) as response:
             text = await response.text()
             allowed = expect["status"] if isinstance(expect["status"], list) else [expect["status"]]
