@@ -237,7 +237,7 @@ async def test_the_footer_has_room_for_every_key_and_for_the_modes_names_where_i
 ) -> None:
     names = ["Overview", "Chat", "Log", "Profiles", "Requests", "Keys"]
     async with console(StubHost(IDLE), mode, (80, 24)) as (app, pilot):
-        for width in (80, 120, 160):
+        for width in (80, 120):
             await pilot.resize_terminal(width, 24)
             await settle(app, pilot)
             keys = list(app.screen.query_one(Footer).query(FooterKey))
