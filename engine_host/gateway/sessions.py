@@ -102,7 +102,7 @@ class SessionBook:
         """
         if ticket is None:
             return
-        if reply is None or ticket.ended.is_set() or not self._rules().enabled:
+        if reply is None or not self._rules().enabled:
             self._leave(ticket)
             return
         await asyncio.shield(self._spawn(self._keep(ticket, reply)))
@@ -172,7 +172,7 @@ class SessionBook:
             data = await asyncio.to_thread(_data, ticket.messages, reply, rules.max_bytes)
             if data is None:
                 log.warning("a turn of a session is larger than gateway.sessions.max_bytes, and was not kept")
-            elif not ticket.ended.is_set():  # Or it was deleted meanwhile.
+            elif not ticket.ended.is_set():  # Else it was deleted meanwhile.
                 saving = self._store.save(
                     ticket.owner,
                     ticket.session_id,

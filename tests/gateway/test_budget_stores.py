@@ -6,11 +6,11 @@ import logging
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_host.gateway import budget_store
@@ -37,13 +37,33 @@ Opener = Callable[[Clock], Budgets]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "redis"])
-def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
-    folder = tmp_path_factory.mktemp("budgets")
+def shared_store(request: pytest.FixtureRequest) -> Iterator[str | None]:
     if request.param == "sqlite":
-        yield lambda clock: open_budgets(None, folder, clock)
+        yield None
         return
     with redis_server() as url:
-        yield lambda clock: open_budgets(url, folder, clock)
+        yield url
+
+
+@pytest.fixture
+async def opener(shared_store: str | None, tmp_path: Path) -> AsyncIterator[Opener]:
+    opened: list[Budgets] = []
+
+    def open_one(clock: Clock) -> Budgets:
+        opened.append(open_budgets(shared_store, tmp_path, clock))
+        return opened[-1]
+
+    yield open_one
+    for budgets in opened:
+        await budgets.close()
+
+
+@pytest.fixture
+async def lone(tmp_path: Path) -> AsyncIterator[Budgets]:
+    """In a file, with its clock at noon."""
+    budgets = open_budgets(None, tmp_path, Clock())
+    yield budgets
+    await budgets.close()
 
 
 def account(kind: str = "key", limits: Limits | None = None) -> Account:
@@ -76,7 +96,7 @@ limits_of = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(limits_of, min_size=3, max_size=3), st.lists(reserve_ops | end_ops | pass_ops, max_size=25))
 async def test_counts_are_what_was_granted_and_never_above_a_limit(
     opener: Opener, limits: list[Limits], operations: list[tuple]
@@ -143,7 +163,6 @@ async def test_200_at_once_for_50_places_make_exactly_50(opener: Opener) -> None
     outcomes = await asyncio.gather(*(budgets.reserve([key], 1, 0) for _ in range(200)), return_exceptions=True)
     assert accepts(outcomes) == 50
     assert await used(budgets, key) == {"requests_per_minute": 50}
-    await budgets.close()
 
 
 async def test_two_hosts_on_one_store_stay_exact(opener: Opener) -> None:
@@ -160,8 +179,6 @@ async def test_two_hosts_on_one_store_stay_exact(opener: Opener) -> None:
     granted = await asyncio.gather(*(one_after_the_other(budgets) for budgets in hosts for _ in range(8)))
     assert sum(granted) == 50
     assert [await used(budgets, key) for budgets in hosts] == [{"tokens_per_day": 500}] * 2
-    for budgets in hosts:
-        await budgets.close()
 
 
 async def test_all_accounts_or_none(opener: Opener) -> None:
@@ -171,7 +188,6 @@ async def test_all_accounts_or_none(opener: Opener) -> None:
     with pytest.raises(Refusal, match=f"1 request a minute of tier {tier.scope[5:]}"):
         await budgets.reserve([key, tier], 1, 0)
     assert await used(budgets, key) == {"requests_per_minute": 1}
-    await budgets.close()
 
 
 async def test_kept_when_opened_again(opener: Opener) -> None:
@@ -182,7 +198,6 @@ async def test_kept_when_opened_again(opener: Opener) -> None:
     clock.now += 3600
     after = opener(clock)
     assert await used(after, key) == {"tokens_per_day": 60, "usd_per_day": 0.25}
-    await after.close()
 
 
 async def test_settled_in_the_windows_it_was_reserved_in(opener: Opener) -> None:
@@ -196,21 +211,18 @@ async def test_settled_in_the_windows_it_was_reserved_in(opener: Opener) -> None
     clock.now += 86_400
     await budgets.settle(slow, 0, 0)
     assert await used(budgets, key) == {"tokens_per_minute": 0, "tokens_per_day": 0}
-    await budgets.close()
 
 
 async def test_more_than_was_reserved_is_counted_too(opener: Opener) -> None:
     budgets, key = opener(Clock()), account("key", Limits(tokens_per_minute=100))
     await budgets.settle(await budgets.reserve([key], 50, 0), 120, 0)
     assert await used(budgets, key) == {"tokens_per_minute": 120}
-    await budgets.close()
 
 
 async def test_large_counts_are_exact(opener: Opener) -> None:
     budgets, key = opener(Clock()), account("key", Limits(tokens_per_day=2**60, usd_per_day=9e6))
     await budgets.settle(await budgets.reserve([key], 10**15 + 1, 8e6), 10**15 + 2, 7_999_999.000000001)
     assert await used(budgets, key) == {"tokens_per_day": 10**15 + 2, "usd_per_day": 7_999_999.000000001}
-    await budgets.close()
 
 
 async def test_a_request_cancelled_while_reserving_leaves_nothing(opener: Opener) -> None:
@@ -223,34 +235,50 @@ async def test_a_request_cancelled_while_reserving_leaves_nothing(opener: Opener
     await budgets.close()
     again = opener(Clock())
     assert await used(again, key) == {"requests_per_minute": 0}
-    await again.close()
 
 
 async def test_a_settlement_is_written_though_its_request_is_cancelled(opener: Opener) -> None:
     budgets, key = opener(Clock()), account("key", Limits(tokens_per_minute=100))
-    settling = asyncio.create_task(budgets.settle(await budgets.reserve([key], 50, 0), 20, 0))
-    await asyncio.sleep(0)
+    grant = await budgets.reserve([key], 50, 0)
+    await budgets.close()
+    settling = asyncio.create_task(budgets.settle(grant, 20, 0))
+    await asyncio.sleep(0)  # It has begun, and must open the store again.
     settling.cancel()
     await budgets.close()
-    again = opener(Clock())
-    assert await used(again, key) == {"tokens_per_minute": 20}
-    await again.close()
+    assert await used(budgets, key) == {"tokens_per_minute": 20}
 
 
-async def test_without_limits_the_store_is_not_even_opened(tmp_path: Path) -> None:
-    budgets = open_budgets(None, tmp_path, Clock())
-    grant = await budgets.reserve([Account("key:a", Limits()), Account("tier:b", Limits())], 100, 1.0)
-    await budgets.settle(grant, 50, 0.5)
-    assert (grant.accounts, await budgets.usage(Account("key:a", Limits()))) == ((), ())
+async def test_redis_forgets_by_itself_and_for_good() -> None:
+    from redis.asyncio import Redis
+
+    with redis_server() as url:
+        server = Redis.from_url(url)
+        budgets = open_budgets(url, Path(), Clock())
+        grant = await budgets.reserve([Account("key:k", Limits(tokens_per_day=100))], 50, 0)
+        keys = sorted(await server.keys("*"))
+        assert [key.rpartition(b":")[0] for key in keys] == [
+            b"llmconsole:budget:key:k:60",
+            b"llmconsole:budget:key:k:86400",
+        ]
+        assert [60 < await server.ttl(keys[0]) <= 120, 86_400 < await server.ttl(keys[1]) <= 172_800] == [True, True]
+        await server.flushall()  # As when all have expired.
+        await budgets.settle(grant, 20, 0)
+        assert await server.keys("*") == []
+        await budgets.close()
+        await server.aclose()
+
+
+async def test_without_limits_the_store_is_not_even_opened(lone: Budgets, tmp_path: Path) -> None:
+    grant = await lone.reserve([Account("key:a", Limits()), Account("tier:b", Limits())], 100, 1.0)
+    await lone.settle(grant, 50, 0.5)
+    assert (grant.accounts, await lone.usage(Account("key:a", Limits()))) == ((), ())
     assert os.listdir(tmp_path) == []
 
 
-async def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
-    budgets = open_budgets(None, tmp_path, Clock())
-    await budgets.reserve([account()], 1, 0)
+async def test_the_file_is_its_owners_alone(lone: Budgets, tmp_path: Path) -> None:
+    await lone.reserve([account()], 1, 0)
     modes = {entry.name: entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path)}
     assert modes == dict.fromkeys(["budgets.db", "budgets.db-wal", "budgets.db-shm"], 0o600)
-    await budgets.close()
 
 
 async def test_passed_windows_are_forgotten(tmp_path: Path) -> None:
@@ -259,9 +287,9 @@ async def test_passed_windows_are_forgotten(tmp_path: Path) -> None:
     for _ in range(5):
         await budgets.reserve([account()], 1, 0)
         clock.now += 86_400
+    await budgets.close()
     with sqlite3.connect(tmp_path / "budgets.db") as database:
         assert database.execute("SELECT count(*) FROM counts").fetchone() == (3,)  # A minute, its day, the day before.
-    await budgets.close()
 
 
 @pytest.fixture(params=["garbage", "no server", "silent server"])
@@ -295,12 +323,11 @@ async def test_a_broken_store_refuses_and_says_so_once(broken: Budgets, caplog: 
     assert [(record.levelno, record.exc_info) for record in said] == [(logging.ERROR, None)]
 
 
-async def test_a_store_that_comes_back_is_used_again(tmp_path: Path) -> None:
+async def test_a_store_that_comes_back_is_used_again(lone: Budgets, tmp_path: Path) -> None:
     (tmp_path / "budgets.db").mkdir()
-    budgets, key = open_budgets(None, tmp_path, Clock()), account()
+    key = account()
     with pytest.raises(Refusal):
-        await budgets.reserve([key], 1, 0)
+        await lone.reserve([key], 1, 0)
     (tmp_path / "budgets.db").rmdir()
-    await budgets.reserve([key], 1, 0)
-    assert await used(budgets, key) == {"requests_per_minute": 1}
-    await budgets.close()
+    await lone.reserve([key], 1, 0)
+    assert await used(lone, key) == {"requests_per_minute": 1}

@@ -118,6 +118,12 @@ def test_a_tool_result_continues_the_turn() -> None:
     assert split(merged).turns == ((user("1"), tool_call("look"), tool_result("look", "x")),)
 
 
+def test_the_beginning_of_a_reply_to_be_gone_on_with_is_new() -> None:
+    kept = split([user("1"), assistant("one")])
+    new = [user("2"), assistant("It is")]
+    assert merge(kept, new) == [*kept.messages, *new]
+
+
 def test_the_clients_system_message_replaces_the_kept_one() -> None:
     kept = split([system("old"), user("1"), assistant("one")])
     assert merge(kept, [system("new"), user("2")]) == [system("new"), user("1"), assistant("one"), user("2")]
