@@ -36,6 +36,7 @@ from engine_host.engine.streams import (
     opened,
     raise_generation_error,
 )
+from engine_host.port import faults
 from engine_host.port.backend import AsgiApp, JsonReply, StreamReply
 from engine_host.port.context import rendering_model
 
@@ -244,6 +245,8 @@ def _validated(endpoint: _Endpoint, body: dict[str, Any]) -> Any:
 
 
 def _failed(endpoint: _Endpoint, error: Exception) -> JsonReply:
+    if faults.is_of_request(error):
+        error = VLLMValidationError(faults.MESSAGE)
     response = error_response(error)
     if endpoint.anthropic:
         reply = translate_error_response(response)

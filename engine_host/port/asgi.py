@@ -6,8 +6,9 @@ from typing import Any
 
 from aiohttp import web
 
+from engine_host.port import faults
 from engine_host.port.backend import AsgiApp, Message
-from engine_host.port.errors import dressed
+from engine_host.port.errors import dressed, error_response
 from engine_host.port.sse import error_in
 from engine_host.port.stream import HEADERS
 
@@ -34,6 +35,10 @@ async def serve_asgi(
         with suppress(Exception, asyncio.CancelledError):
             await asyncio.wait_for(task, ABORT_GRACE_S)
         raise
+    except Exception as error:
+        if exchange.has_begun or not faults.is_of_request(error):
+            raise
+        return error_response(400, faults.MESSAGE, kind="BadRequestError", headers=headers)
     return await exchange.finish()
 
 
@@ -70,6 +75,11 @@ class _Exchange:
         self._reply_headers: list[tuple[str, str]] = []
         self._whole = bytearray()
         self._response: web.StreamResponse | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has been sent anything."""
+        return self._response is not None
 
     async def receive(self) -> Message:
         if self._body is not None:
