@@ -76,8 +76,8 @@ def _by_luhn(sentences: list[str]) -> list[int]:
     if not sentences:
         return []
     # Imported late: sumy brings nltk, 0.9 s, and most hosts never compress.
-    from sumy.models.dom import ObjectDocumentModel, Paragraph, Sentence  # type: ignore[import-untyped]
-    from sumy.summarizers.luhn import LuhnSummarizer  # type: ignore[import-untyped]
+    from sumy.models.dom import ObjectDocumentModel, Paragraph, Sentence
+    from sumy.summarizers.luhn import LuhnSummarizer
 
     ranked: list[tuple[float, int]] = []
     for begin in range(0, len(sentences), _WINDOW):
