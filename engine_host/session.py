@@ -4,10 +4,12 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from engine_host.admin import admin_routes, public_admin_routes
 from engine_host.admin_gateway import gateway_routes
@@ -16,6 +18,7 @@ from engine_host.engine.process import device_kind
 from engine_host.gateway.access import given_keys
 from engine_host.gateway.admission import Admission
 from engine_host.gateway.keys import KEYS_FILE, KeyStore
+from engine_host.gateway.sessions import SessionBook
 from engine_host.gateway.stores import Stores
 from engine_host.gateway.view import GatewayView
 from engine_host.host import EngineHost
@@ -40,6 +43,9 @@ FEED_INTERVAL_S = 0.25
 
 USAGE_INTERVAL_S = 2.0
 
+SWEEP_INTERVAL_S = 60.0
+"""Pause between two looks for conversations to forget."""
+
 KEEP_ALIVE_S = 5.0
 """Pause between comments in streams that wait for a rebuild; proxies cut silent ones off after 30 s and more."""
 
@@ -52,7 +58,12 @@ class Session:
         self._ring = ring
         self._hub = TelemetryHub()
         self._sampler = DeviceSampler(kind="cpu" if device_kind() == "cpu" else "auto")
-        self._stores = Stores(lambda: self._host.rules().gateway.store, options.data_dir)
+        self._stores = Stores(
+            lambda: self._host.rules().gateway,
+            options.data_dir,
+            lambda: self._host.model.max_model_len,
+            self._message_tokens,
+        )
         self._host = EngineHost(
             options,
             ring,
@@ -87,6 +98,11 @@ class Session:
     def _make_admission(self, rules: Callable[[], Profile]) -> Admission:
         return Admission(rules, self._stores.budgets, lambda: self._hub.usd_per_token(rules().cost.usd_per_hour))
 
+    def _message_tokens(self, message: Mapping[str, Any]) -> int:
+        serving = self._host.serving
+        # Without an engine nobody counts, and the request waits for one: bytes are the most tokens there can be.
+        return serving.message_tokens(message) if serving is not None else len(msgspec.json.encode(message))
+
     # What the port asks of its host.
 
     def engine_state(self) -> EngineState:
@@ -100,6 +116,10 @@ class Session:
     def rules(self) -> Profile:
         """The profile in force."""
         return self._host.rules()
+
+    def sessions(self) -> SessionBook | None:
+        """The conversations that are kept, if any are."""
+        return self._stores.sessions()
 
     async def admission(self) -> None:
         """Wait while the engine is being rebuilt: a request that comes then is begun in the new one."""
@@ -202,10 +222,14 @@ class Session:
                 await asyncio.wait_for(self._host.until("ready", "failed", "stopped"), KEEP_ALIVE_S)
 
     async def _keep_usage(self) -> None:
-        """Know what the tiers have used up, and write down when keys were used."""
+        """Know what the tiers have used up, and forget conversations that are past their time."""
+        swept = 0.0
         while True:
             await asyncio.sleep(USAGE_INTERVAL_S)
             await self._view.refresh()
+            if (sessions := self._stores.sessions()) is not None and time.monotonic() - swept > SWEEP_INTERVAL_S:
+                swept = time.monotonic()
+                await sessions.sweep()
 
     async def _feed_hub(self) -> None:
         """Hand the hub what isn't pushed to it: the scheduler's steps and the device's utilization."""

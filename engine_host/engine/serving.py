@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import copy
 import logging
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -36,6 +38,7 @@ from engine_host.engine.streams import (
     opened,
     raise_generation_error,
 )
+from engine_host.gateway.prompts import TemplateCost, measure_template, texts_of
 from engine_host.port import faults
 from engine_host.port.backend import AsgiApp, JsonReply, StreamReply
 from engine_host.port.context import rendering_model
@@ -43,6 +46,7 @@ from engine_host.port.context import rendering_model
 log = logging.getLogger(__name__)
 
 _LOAD_FORMAT_HEADER = "endpoint-load-metrics-format"
+_CHAT = "/v1/chat/completions"
 _RESPONSES_PREAMBLE = ("event: response.created\n", "event: response.in_progress\n")
 
 
@@ -78,6 +82,9 @@ class VllmServing:
         self._app = app
         self._model = str(args.model)
         self._endpoints = endpoints
+        self._template_cost: list[TemplateCost | None] = []
+        self._tokenizer: Any = None
+        self._counting = threading.Lock()
         self._origins = frozenset(args.allowed_origins)
         self._credentials = {"Access-Control-Allow-Credentials": "true"} if args.allow_credentials else {}
         self._api_keys = frozenset(key for key in (args.api_key or [envs.VLLM_API_KEY]) if key)
@@ -115,12 +122,30 @@ class VllmServing:
         tokenizer = self._app.state.openai_serving_chat.renderer.tokenizer
         return None if tokenizer is None else int(tokenizer.max_chars_per_token)
 
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a prompt and its reply."""
+        return int(self._app.state.openai_serving_chat.model_config.max_model_len)
+
+    async def template_cost(self) -> TemplateCost | None:
+        """What the chat template adds to a prompt, measured once; `None` where there is none."""
+        if not self._template_cost:
+            self._template_cost.append(await measure_template(lambda body: self.count_tokens(_CHAT, body)))
+        return self._template_cost[0]
+
+    def message_tokens(self, message: Mapping[str, Any]) -> int:
+        """About the tokens of one chat message, without what the template adds. May be called from any thread."""
+        with self._counting:
+            # A tokenizer of its own: vLLM's is in use by its threads, and a tokenizer is for one at a time.
+            if self._tokenizer is None:
+                self._tokenizer = copy.deepcopy(self._app.state.openai_serving_chat.renderer.tokenizer)
+            texts = list(texts_of({"messages": [message]}))
+            return sum(len(self._tokenizer.encode(each, add_special_tokens=False)) for each in texts)
+
     async def count_tokens(self, path: str, body: Mapping[str, Any]) -> int | None:
         """See `engine_host.engine.counting.count_tokens`; `path` is one of `streaming_paths`."""
         rendering_model.set(self._model)
-        state = self._app.state
-        context = state.openai_serving_chat.model_config.max_model_len
-        return await counting.count_tokens(state, path, body, context)
+        return await counting.count_tokens(self._app.state, path, body, self.context_length)
 
     async def call(self, path: str, body: dict[str, Any], headers: Mapping[str, str]) -> JsonReply | StreamReply:
         """Serve one request on a path of `streaming_paths`.
@@ -200,7 +225,7 @@ def _endpoints(state: Any, args: argparse.Namespace) -> dict[str, _Endpoint]:
         return stream
 
     return {
-        "/v1/chat/completions": _Endpoint(ChatCompletionRequest, chat.create_chat_completion, kept_alive),
+        _CHAT: _Endpoint(ChatCompletionRequest, chat.create_chat_completion, kept_alive),
         "/v1/completions": _Endpoint(CompletionRequest, completion.create_completion, kept_alive),
         "/v1/responses": _Endpoint(
             ResponsesRequest,

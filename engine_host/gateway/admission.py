@@ -15,12 +15,14 @@ from engine_host.api.types import GatewayStatus, LaneLine, TierLine
 from engine_host.gateway.breaker import CircuitBreaker
 from engine_host.gateway.budgets import Account, Budgets, Grant
 from engine_host.gateway.caller import ANONYMOUS, Caller, Limits
+from engine_host.gateway.prompts import check_hard, over_soft, refuse_soft
 from engine_host.gateway.queue import AdmissionQueue, Room, lane_of
 from engine_host.gateway.rate_headers import rate_limit_headers
 from engine_host.gateway.refusal import Refusal
 from engine_host.gateway.ticket import LONG_LANE, Ticket
 from profiles.gateway import KeysSection, Tier
 from profiles.schema import Profile
+from profiles.section import MAX_TOKENS
 
 AHEAD = 16
 """One request more than the engine runs is let in for each so many that it runs, and one in any case: who waits in
@@ -135,23 +137,15 @@ class Admission:
         profile = self._profile()
         tier = tier if tier in profile.tiers else profile.keys.tier
         rules = profile.gateway.prompts
-        if rules.hard_limit is not None and prompt_tokens > rules.hard_limit:
+        decision = over_soft(prompt_tokens, rules)
+        try:
+            check_hard(prompt_tokens, rules, MAX_TOKENS)
+            if decision == "reject":
+                raise refuse_soft(prompt_tokens, rules, MAX_TOKENS)
+        except Refusal:
             self._count(tier).refused += 1
-            raise Refusal(
-                rules.over_hard,
-                f"The prompt has {prompt_tokens} tokens; this server's limit is {rules.hard_limit}. Shorten it.",
-                param="prompt",
-            )
-        over_soft = rules.soft_limit is not None and prompt_tokens > rules.soft_limit
-        if over_soft and rules.over_soft == "reject":
-            self._count(tier).refused += 1
-            raise Refusal(
-                rules.over_hard,
-                f"The prompt has {prompt_tokens} tokens; prompts above {rules.soft_limit} are rejected here. "
-                "Shorten it.",
-                param="prompt",
-            )
-        long = over_soft and rules.over_soft == "long-queue"
+            raise
+        long = decision == "long-queue"
         ticket = Ticket(
             request_id,
             caller or ANONYMOUS,

@@ -9,6 +9,7 @@ _KINDS = {
     401: "AuthenticationError",
     403: "PermissionDeniedError",
     408: "TimeoutError",
+    409: "ConflictError",
     413: "RequestTooLargeError",
     429: "RateLimitError",
     503: "ServiceUnavailableError",

@@ -67,6 +67,11 @@ class SessionBook:
         self._running: WeakValueDictionary[tuple[str, str], Ticket] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    @property
+    def max_bytes(self) -> int:
+        """Largest conversation that is kept."""
+        return self._rules().max_bytes
+
     async def begin(
         self, owner: str, session_id: str, body: Mapping[str, Any], patience_s: float = PATIENCE_S
     ) -> tuple[Mapping[str, Any], Ticket | None]:

@@ -60,6 +60,7 @@ def make_app(
             web.post("/ping", port.health),
             web.get("/metrics", port.metrics),
             web.get("/load", port.load),
+            web.delete("/v1/sessions/{id}", port.forget),
             web.route("*", "/{path:.*}", port.inference.handle),
         ]
     )
@@ -88,6 +89,14 @@ class _Port:
         return web.Response(
             body=self._host.metrics_text() + generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
+
+    async def forget(self, request: web.Request) -> web.StreamResponse:
+        """Delete the caller's conversation of this id."""
+        book = self._host.sessions()
+        deleted = book is not None and await book.delete(request[CALLER].key_id, request.match_info["id"])
+        if not deleted:
+            raise Refusal(404, f"There is no session {request.match_info['id']!r}.", kind="NotFoundError")
+        return _json({"id": request.match_info["id"], "object": "session.deleted", "deleted": True})
 
     async def load(self, request: web.Request) -> web.StreamResponse:
         if self._host.serving() is None:

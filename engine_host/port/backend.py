@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine_host.api.types import EngineState
+from engine_host.gateway.prompts import TemplateCost
 from profiles.schema import Profile
 
 if TYPE_CHECKING:
+    from engine_host.gateway.sessions import SessionBook
     from engine_host.port.stream import OpenStreams
 
 Message = MutableMapping[str, Any]
@@ -68,6 +70,23 @@ class Serving(Protocol):
     def asgi(self) -> AsgiApp:
         """vLLM's own application, with every route it has for this model."""
 
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a prompt and its reply."""
+
+    @property
+    def longest_token_chars(self) -> int | None:
+        """Characters of the longest entry of the vocabulary; `None` where there is no tokenizer."""
+
+    async def count_tokens(self, path: str, body: Mapping[str, Any]) -> int | None:
+        """Tokens of the longest prompt of a request on one of `streaming_paths`; `None` where it can't be rendered."""
+
+    async def template_cost(self) -> TemplateCost | None:
+        """What the chat template adds to a prompt; `None` where there is none."""
+
+    def message_tokens(self, message: Mapping[str, Any]) -> int:
+        """About the tokens of one chat message. May be called from any thread."""
+
     def cors_headers(self, origin: str | None) -> dict[str, str]:
         """What a reply of `call` must say for a browser on a page of `origin` to hand it over; empty: it won't."""
 
@@ -84,6 +103,9 @@ class PortHost(Protocol):
 
     def rules(self) -> Profile:
         """The profile in force."""
+
+    def sessions(self) -> "SessionBook | None":
+        """The conversations that are kept, if any are."""
 
     async def admission(self) -> None:
         """Wait while requests must not be begun, since the engine is being rebuilt."""

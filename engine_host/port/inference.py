@@ -15,7 +15,9 @@ from engine_host.port.auth import check_model, tier_of
 from engine_host.port.backend import JsonReply, PortHost, Serving
 from engine_host.port.body import PRIORITY_FIELD, parse_object, read_body
 from engine_host.port.context import CALLER, ID, REQUEST_ID, RequestContext, request_context
+from engine_host.port.conversation import Conversation
 from engine_host.port.errors import from_json_reply, unavailable
+from engine_host.port.governance import governed
 from engine_host.port.stream import send_stream
 
 HIDDEN_HEADERS = frozenset({"x-vllm-priority"})
@@ -65,12 +67,19 @@ class Inference:
         self, serving: Serving, request: web.Request, body: bytes, context: RequestContext
     ) -> web.StreamResponse:
         value = await self._checked(request, body)
-        own = {REQUEST_ID: context.request_id}
-        reply = await serving.call(request.path, value, _visible_headers(request, own))
-        headers = {**own, **serving.cors_headers(request.headers.get("Origin")), **context.reply_headers}
-        if isinstance(reply, JsonReply):
-            return from_json_reply(reply, headers)
-        return await send_stream(request, reply, headers, self._host.streams)
+        conversation = await Conversation.begin(self._host.sessions(), request, value, context.reply_headers)
+        try:
+            rules = self._host.rules().gateway.prompts
+            value = await governed(request.path, conversation.body, serving, rules, context.reply_headers)
+            own = {REQUEST_ID: context.request_id}
+            reply = await serving.call(request.path, value, _visible_headers(request, own))
+            headers = {**own, **serving.cors_headers(request.headers.get("Origin")), **context.reply_headers}
+            if isinstance(reply, JsonReply):
+                conversation.whole(reply)
+                return from_json_reply(reply, headers)
+            return await send_stream(request, reply, headers, self._host.streams, conversation.tap)
+        finally:
+            await conversation.end()
 
     async def _by_application(
         self, serving: Serving, request: web.Request, body: bytes, context: RequestContext

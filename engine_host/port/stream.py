@@ -27,17 +27,20 @@ HIGH_WATER_BYTES = 64 * 1024
 
 
 class SocketOutlet:
-    """The outlet onto one response.
+    """The outlet onto one response. `tap` is shown everything that is sent.
 
     It frames chunks itself and writes to the transport without awaiting: the writer of aiohttp is a coroutine, and one
     more await a token is a third of what a token costs.
     """
 
-    def __init__(self, request: web.Request, writer: AbstractStreamWriter) -> None:
+    def __init__(
+        self, request: web.Request, writer: AbstractStreamWriter, tap: Callable[[bytes], None] | None = None
+    ) -> None:
         if request.transport is None:
             raise ConnectionResetError("the client has left")
         self._transport = request.transport
         self._writer = writer
+        self._tap = tap
         self._framed = request.version >= HttpVersion11
         self._ready: list[bytes] = []
         self._written = self._taken = 0
@@ -52,6 +55,8 @@ class SocketOutlet:
         """What was put and not yet written."""
         data = b"".join(self._ready)
         self._ready.clear()
+        if self._tap is not None and data:
+            self._tap(data)
         return data
 
     def flush(self) -> None:
@@ -142,14 +147,18 @@ def _in_kernel(transport: asyncio.Transport) -> int:
 
 
 async def send_stream(
-    request: web.Request, reply: StreamReply, headers: dict[str, str], streams: OpenStreams
+    request: web.Request,
+    reply: StreamReply,
+    headers: dict[str, str],
+    streams: OpenStreams,
+    tap: Callable[[bytes], None] | None = None,
 ) -> web.StreamResponse:
     """Send a stream to its end. The request is aborted in the engine if the client leaves before."""
     response = web.StreamResponse(headers={**HEADERS, **headers})
     try:
         writer = await response.prepare(request)
         assert writer is not None
-        outlet = SocketOutlet(request, writer)
+        outlet = SocketOutlet(request, writer, tap)
         with streams.holding(outlet):
             await FlushOnWait(reply.deliver(outlet), outlet.flush)
         await response.write_eof(outlet.take())

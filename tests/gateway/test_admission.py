@@ -317,11 +317,11 @@ async def test_prompts_over_the_limits() -> None:
     scene = Scene(gateway={"prompts": rules})
     assert (await scene.comes("short", prompt_tokens=50)).lane == "short"
     assert (await scene.comes("long", prompt_tokens=51)).lane == "long"
-    with pytest.raises(Refusal, match="The prompt has 101 tokens; this server's limit is 100") as refused:
+    with pytest.raises(Refusal, match="The prompt has 101 tokens; this server takes at most 100") as refused:
         await scene.comes("too long", prompt_tokens=101)
     assert refused.value.status == 413
     scene.rules = profile(gateway={"prompts": {**rules, "over_soft": "reject"}})
-    with pytest.raises(Refusal, match="above 50 are rejected"):
+    with pytest.raises(Refusal, match="has 51 tokens; this server takes at most 50"):
         await scene.comes("long", prompt_tokens=51)
 
 

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from engine_host.api.types import EngineState
+from engine_host.gateway.sessions import SessionBook
 from engine_host.port.app import make_app
 from engine_host.port.backend import Serving
 from engine_host.port.server import Site, start_site
@@ -37,8 +38,13 @@ class FakeHost:
     admitting: asyncio.Event | None = None
     profile: Profile = field(default_factory=lambda: Profile.model_validate({"name": "test"}))
 
+    book: SessionBook | None = None
+
     def rules(self) -> Profile:
         return self.profile
+
+    def sessions(self) -> SessionBook | None:
+        return self.book
 
     async def admission(self) -> None:
         if self.admitting is not None:
