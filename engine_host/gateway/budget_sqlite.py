@@ -56,19 +56,35 @@ class SqliteBudgets(WindowBudgets):
         if newest > self._pruned:
             self._pruned = newest
             await self._file.run(PRUNE, [newest])
-        values = [value for window in windows for value in (*window, tokens, nano)]
-        rows = await self._file.run(TAKE.format(rows=_rows(8, len(windows))), values)
+        rows = await self._file.run(*_take(windows, tokens, nano))
+        return _in_order(windows, rows) if rows else None
+
+    def _take_at_once(self, windows: Sequence[Counter], tokens: int, nano: int) -> list[Counts] | None:
+        if max(window.start for window in windows) > self._pruned:
+            return None
+        rows = self._file.at_once(*_take(windows, tokens, nano))
         return _in_order(windows, rows) if rows else None
 
     async def _adjust(self, windows: Sequence[Counter], requests: int, tokens: int, nano: int) -> None:
-        sql = ADJUST.format(rows=_rows(3, len(windows)))
-        await self._file.run(sql, [requests, tokens, nano, *_names(windows)])
+        await self._file.run(*_adjust(windows, requests, tokens, nano))
+
+    def _adjust_at_once(self, windows: Sequence[Counter], requests: int, tokens: int, nano: int) -> bool:
+        return self._file.at_once(*_adjust(windows, requests, tokens, nano)) is not None
 
     async def _read(self, windows: Sequence[Counter]) -> list[Counts]:
         return _in_order(windows, await self._file.run(READ.format(rows=_rows(3, len(windows))), _names(windows)))
 
     async def _close(self) -> None:
         await self._file.close()
+
+
+def _take(windows: Sequence[Counter], tokens: int, nano: int) -> tuple[str, list[str | int | None]]:
+    values = [value for window in windows for value in (*window, tokens, nano)]
+    return TAKE.format(rows=_rows(8, len(windows))), values
+
+
+def _adjust(windows: Sequence[Counter], requests: int, tokens: int, nano: int) -> tuple[str, list[str | int]]:
+    return ADJUST.format(rows=_rows(3, len(windows))), [requests, tokens, nano, *_names(windows)]
 
 
 def _rows(columns: int, rows: int) -> str:

@@ -51,6 +51,8 @@ class WindowBudgets(Budgets):
             return Grant((), tokens, usd, minute, day)
         ask = Ask(tokens, usd)
         refuse_impossible(limited, ask)
+        if (taken := self._try_at_once(limited, minute, day, ask, now)) is not None:
+            return Grant(limited, tokens, usd, minute, day, taken)
         taking = self._spawn(self._watch.bounded(self._try(limited, minute, day, ask, now)))
         try:
             usage = await asyncio.shield(taking)
@@ -100,12 +102,30 @@ class WindowBudgets(Budgets):
     async def _adjust(self, windows: Sequence[Counter], requests: int, tokens: int, nano: int) -> None:
         """Add to those of the windows that are still kept; no count falls below 0."""
 
+    def _take_at_once(self, windows: Sequence[Counter], tokens: int, nano: int) -> list[Counts] | None:
+        """As `_take`, where it can be done without a wait; `None` where it can't, or a window is full."""
+        return None
+
+    def _adjust_at_once(self, windows: Sequence[Counter], requests: int, tokens: int, nano: int) -> bool:
+        """As `_adjust`, where it can be done without a wait; whether it was."""
+        return False
+
     @abstractmethod
     async def _read(self, windows: Sequence[Counter]) -> list[Counts]:
         """The counts of the windows in order; 0 where nothing was counted."""
 
     @abstractmethod
     async def _close(self) -> None: ...
+
+    def _try_at_once(
+        self, accounts: Sequence[Account], minute: int, day: int, ask: Ask, now: float
+    ) -> tuple[tuple[UsageLine, ...], ...] | None:
+        windows = [window for account in accounts for window in counters(account, minute, day)]
+        try:
+            counts = self._take_at_once(windows, ask.tokens, nano_usd(ask.usd))
+        except StoreError:
+            return None  # The watched way says what is wrong.
+        return _usage(accounts, counts, now) if counts is not None else None
 
     async def _try(
         self, accounts: Sequence[Account], minute: int, day: int, ask: Ask, now: float
@@ -115,8 +135,7 @@ class WindowBudgets(Budgets):
             counts = await self._take(windows, ask.tokens, nano_usd(ask.usd))
             fits = counts is not None
             counts = counts or await self._read(windows)
-            pairs = zip(accounts, counts[::2], counts[1::2], strict=True)
-            usage = tuple(usage_lines(account, in_minute, in_day, now) for account, in_minute, in_day in pairs)
+            usage = _usage(accounts, counts, now)
             if fits:
                 return usage
             # Where this finds room, another request has given some back in between.
@@ -125,6 +144,9 @@ class WindowBudgets(Budgets):
     async def _change(self, grant: Grant, requests: int, tokens: int, nano: int) -> None:
         if grant.accounts and (requests or tokens or nano):
             windows = [window for each in grant.accounts for window in counters(each, grant.minute, grant.day)]
+            with contextlib.suppress(StoreError):  # The watched way says what is wrong.
+                if self._adjust_at_once(windows, requests, tokens, nano):
+                    return
             await asyncio.shield(self._spawn(self._attempt(self._adjust(windows, requests, tokens, nano))))
 
     async def _attempt(self, work: Awaitable[None]) -> None:
@@ -144,3 +166,9 @@ class WindowBudgets(Budgets):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _usage(accounts: Sequence[Account], counts: Sequence[Counts], now: float) -> tuple[tuple[UsageLine, ...], ...]:
+    """Each account's limits; `counts` are those of its minute and its day, one account after the other."""
+    pairs = zip(accounts, counts[::2], counts[1::2], strict=True)
+    return tuple(usage_lines(account, in_minute, in_day, now) for account, in_minute, in_day in pairs)
