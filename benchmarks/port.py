@@ -21,6 +21,8 @@ from typing import Any
 import psutil
 import uvloop
 
+from profiles.schema import Profile
+
 BODY = {"messages": [{"role": "user", "content": "Count."}], "stream": True, "ignore_eos": True}
 TARGET = 0.4
 """CPU per token on our port over CPU per token on vLLM's: the most it may be."""
@@ -74,16 +76,26 @@ async def serve(kind: str, model: str) -> None:
 
 
 async def _serve_ours(engine: Any, args: argparse.Namespace, stop: asyncio.Event) -> None:
-    from engine_host.api.types import EngineState
     from engine_host.engine.serving import build_serving
+
+    await serve_on_port(await build_serving(engine, args), Profile.model_validate({"name": "benchmark"}), stop)
+
+
+async def serve_on_port(serving: Any, profile: Profile, stop: asyncio.Event, **options: Any) -> None:
+    """Serve on a free port, printed as `port N`, until `stop`; `options` are those of `make_app`."""
+    from engine_host.api.types import EngineState
     from engine_host.port.app import make_app
     from engine_host.port.server import start_site
     from engine_host.port.stream import OpenStreams
 
-    serving = await build_serving(engine, args)
-
     class Host:
         streams = OpenStreams()
+
+        def rules(self) -> Profile:
+            return profile
+
+        def sessions(self) -> None:
+            return None
 
         async def admission(self) -> None:
             return None
@@ -103,7 +115,7 @@ async def _serve_ours(engine: Any, args: argparse.Namespace, stop: asyncio.Event
         async def check_health(self) -> str | None:
             return None
 
-    site = await start_site(make_app(Host()), "127.0.0.1", 0)
+    site = await start_site(make_app(Host(), **options), "127.0.0.1", 0)
     print("port", site.port, flush=True)
     await stop.wait()
 
