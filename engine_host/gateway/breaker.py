@@ -2,7 +2,9 @@
 
 closed ── too long saturated ──► open(first group) ── still saturated ──► open(first and second group) …
    ▲                                   │ hold_s
-   └── the probe went well ── half-open: one request of the last group is let in to try
+   └── the probe went well ── half-open: one request of a shed tier is let in to try
+
+A good probe takes back the group that was shed last, until all are.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,8 +42,8 @@ class CircuitBreaker:
         if self._bad_since is None:
             self._bad_since = now
         since = max(self._bad_since, self._changed)
-        if now - since >= self._rules().after_s and self._groups < len(self._orders()):
-            self._set(self._groups + 1, problem, now)
+        if now - since >= self._rules().after_s and self._shed_groups < len(self._orders()):
+            self._set(self._shed_groups + 1, problem, now)
 
     def check(self, tier: str, request_id: str, now: float) -> None:
         """Let a request pass, as a probe where one is due; raises `Refusal` 503 while its tier is shed."""
@@ -49,7 +51,7 @@ class CircuitBreaker:
             return
         hold = self._rules().hold_s
         due = self._changed + hold
-        if tier in self._last_group() and self._probe is None and now >= due:
+        if self._probe is None and now >= due:
             self._probe = request_id
             return
         raise Refusal(
@@ -58,25 +60,28 @@ class CircuitBreaker:
             retry_after_s=max(due - now, 1.0),
         )
 
-    def probed(self, request_id: str, good: bool, now: float) -> None:
-        """How a request fared; only the probe's counts. A good one ends the shedding of the last group."""
+    def probed(self, request_id: str, good: bool | None, now: float) -> None:
+        """How a request fared; only the probe's counts. A good one ends the shedding of the last group.
+
+        `None`: it tells nothing, and the next one is the probe.
+        """
         if request_id != self._probe:
             return
         self._probe = None
         if good:
-            self._set(self._groups - 1, self._reason, now)
-        else:
+            self._set(self._shed_groups - 1, self._reason, now)
+        elif good is not None:
             self._changed = now
 
     @property
     def shed(self) -> frozenset[str]:
         """The tiers that are turned away."""
-        gone = self._orders()[: self._groups]
+        gone = self._shed_orders
         return frozenset(name for name, tier in self._tiers().items() if tier.shed in gone)
 
     def line(self, now: float) -> BreakerLine:
         """What a screen shows."""
-        if not self._groups:
+        if not self._shed_groups:
             return BreakerLine("closed", self._since_wall)
         probing = self._probe is not None or now >= self._changed + self._rules().hold_s
         return BreakerLine("half-open" if probing else "open", self._since_wall, tuple(sorted(self.shed)), self._reason)
@@ -84,9 +89,14 @@ class CircuitBreaker:
     def _orders(self) -> list[int]:
         return sorted({tier.shed for tier in self._tiers().values() if tier.shed})
 
-    def _last_group(self) -> frozenset[str]:
-        orders = self._orders()[: self._groups]
-        return frozenset(name for name, tier in self._tiers().items() if orders and tier.shed == orders[-1])
+    @property
+    def _shed_orders(self) -> list[int]:
+        return self._orders()[: self._groups]
+
+    @property
+    def _shed_groups(self) -> int:
+        """Groups that are shed: no more than the profile still has."""
+        return len(self._shed_orders)
 
     def _set(self, groups: int, reason: str, now: float) -> None:
         self._groups, self._reason, self._changed = max(groups, 0), reason, now
