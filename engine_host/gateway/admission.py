@@ -4,10 +4,11 @@ One object of the event loop. It knows no engine: where requests go, and how the
 """
 
 import asyncio
+import itertools
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,6 +40,9 @@ KEPT = 256
 
 MAX_ASIDE = 4
 """Most requests set aside for the pages of one."""
+
+PAGES_RETRY_S = 0.02
+"""Pause before free pages are asked for again: they are known from the engine's last step, about as long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,6 @@ class Admission:
         self._later = later or (lambda delay, call: asyncio.get_running_loop().call_later(delay, call))
         self._queue = AdmissionQueue(lambda: profile().gateway.lanes, lambda: profile().tiers)
         self._tickets: dict[str, Ticket] = {}
-        self._in: set[Ticket] = set()
         self._aside: set[Ticket] = set()
         self._grants: dict[Ticket, tuple[Budgets, Grant]] = {}
         self._timers: dict[Ticket, asyncio.TimerHandle] = {}
@@ -118,6 +121,8 @@ class Admission:
         self._counts: dict[str, _Counts] = {}
         self._wake: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._rules: Profile | None = None
+        self._engine_gone = False
 
     # The way of one request.
 
@@ -133,7 +138,10 @@ class Admission:
         arrived: float,
         began: float,
     ) -> Ticket:
-        """Take a request in. Raises `Refusal` where its prompt is too long; the deadline for its first token runs."""
+        """Take a request in. Raises `Refusal` where its prompt is too long; the deadline for its first token runs.
+
+        Several may come under one id, which clients may choose: the ticket's is its own while it lives.
+        """
         profile = self._profile()
         tier = tier if tier in profile.tiers else profile.keys.tier
         rules = profile.gateway.prompts
@@ -146,8 +154,9 @@ class Admission:
             self._count(tier).refused += 1
             raise
         long = decision == "long-queue"
+        own_id = next(each for each in _numbered(request_id) if each not in self._tickets)
         ticket = Ticket(
-            request_id,
+            own_id,
             caller or ANONYMOUS,
             tier,
             lane_of(prompt_tokens, profile.tiers[tier], profile.gateway.lanes, long=long),
@@ -157,7 +166,9 @@ class Admission:
             sequences,
             began,
         )
-        self._tickets[request_id] = ticket
+        self._tickets[own_id] = ticket
+        if self._engine_gone:
+            self.held(ticket)
         return ticket
 
     async def enter(self, ticket: Ticket) -> Mapping[str, str]:
@@ -184,12 +195,31 @@ class Admission:
     async def again(self, ticket: Ticket) -> None:
         """Wait for another turn: the request was set aside. Raises `Refusal` where it is ended meanwhile."""
         self._aside.discard(ticket)
-        self._in.discard(ticket)
         self._queue.left(ticket)
         await self._turn(ticket)
 
+    def engine_gone(self) -> None:
+        """There is no engine for now: all that are here are held until there is one."""
+        self._engine_gone = True
+        for ticket in self._tickets.values():
+            self.held(ticket)
+
+    def engine_back(self) -> None:
+        """There is one: who had begun goes on by itself, the others have their turn."""
+        self._engine_gone = False
+        for ticket in self._tickets.values():
+            if ticket.first_admitted is None:
+                self.resumed(ticket)
+        self.pump()
+
+    def engine_given_up(self, refusal: Refusal) -> None:
+        """There will be none: nobody waits for a turn any longer."""
+        for ticket in tuple(self._tickets.values()):
+            if ticket not in self._queue.inside:
+                self.end(ticket, refusal)
+
     def held(self, ticket: Ticket) -> None:
-        """It is off the engine after it had begun, and goes on later."""
+        """The host keeps it off the engine, and it goes on later."""
         if not ticket.held or ticket.held[-1][1] is not None:
             ticket.held.append((self._clock(), None))
 
@@ -219,7 +249,7 @@ class Admission:
 
     def close(self, ticket: Ticket, reason: str) -> None:
         """The request has ended, however it did; harmless the second time."""
-        if self._tickets.get(ticket.request_id) is not ticket:
+        if ticket.ended is not None:
             return
         now = self._clock()
         del self._tickets[ticket.request_id]
@@ -227,12 +257,11 @@ class Admission:
         self.resumed(ticket)
         self._queue.remove(ticket)
         ticket.ended, ticket.finish_reason = now, reason
-        if ticket in self._in:
-            self._in.discard(ticket)
-            self._queue.left(ticket)
+        self._queue.left(ticket)
         self._aside.discard(ticket)
         self._queue.settle(ticket)
-        self.breaker.probed(ticket.request_id, False, now)
+        # Refused before it came to the queue, it has seen nothing of the engine.
+        self.breaker.probed(ticket.request_id, False if ticket.queued is not None else None, now)
         counts = self._count(ticket.tier)
         if ticket.refusal is not None or ticket.admitted is None:
             counts.refused += 1
@@ -284,15 +313,24 @@ class Admission:
     def pump(self) -> None:
         """Let in who may go now; call it whenever something has changed that others wait for."""
         now = self._clock()
-        capacity = self.seats.capacity()
-        if capacity is not None:
+        if (profile := self._profile()) is not self._rules:
+            self._rules = profile
+            self._arm_all()
+        again = None
+        if self._queue.count and (capacity := self.seats.capacity()) is not None:
             self._make_room(capacity, now)
-            while self._queue.count:
-                ticket = self._queue.next(now)
-                if ticket is None or not self._room(capacity, ticket).holds(ticket):
+            room = self._room(capacity)
+            while (ticket := self._queue.next(now)) is not None:
+                if not self._fits(ticket, room, capacity):
+                    # Room that is kept for the highest tier is no reason for that tier to wait its turn.
+                    ticket = self._of_the_top(room, capacity, now) if room.holds(ticket) else None
+                if ticket is None:
+                    again = now + PAGES_RETRY_S if room.pages is not None else None
                     break
                 self._let_in(ticket, now)
-        self._wake_at(self._queue.wakes_at(now) if self._queue.count else None)
+                room = room.less(ticket)
+        wakes = self._queue.wakes_at(now) if self._queue.count else None
+        self._wake_at(min((each for each in (wakes, again) if each is not None), default=None))
 
     def priority(self, ticket: Ticket) -> int:
         """Its place in vLLM's own queue: its tier's."""
@@ -307,9 +345,9 @@ class Admission:
         now = self._clock()
         limit = self._profile().gateway.breaker.queue_delay_s
         if problem is None and limit is not None:
-            waiting = [now - ticket.entered for ticket in self._queue if ticket.entered is not None]
-            if waiting and max(waiting) > limit:
-                problem = f"a request has waited {max(waiting):.1f} s for the engine, above {limit:g} s."
+            waited = self._queue.kept_waiting(now)
+            if waited > limit:
+                problem = f"a request has waited {waited:.1f} s for the engine, above {limit:g} s."
         self.breaker.observe(problem, now)
         self.pump()
 
@@ -365,60 +403,82 @@ class Admission:
             raise ticket.refusal
         self._queue.push(ticket, self._clock())
         self.pump()
-        if ticket in self._in:
+        if ticket in self._queue.inside:
             return
         ticket.turn = asyncio.get_running_loop().create_future()
         try:
             await ticket.turn
         finally:
             ticket.turn = None
+        if ticket.refusal is not None:
+            raise ticket.refusal
 
     def _let_in(self, ticket: Ticket, now: float) -> None:
         self._queue.admit(ticket, now)
-        self._in.add(ticket)
         self._admitted_at.append(now)
         self._drop_old(now)
         if ticket.turn is not None and not ticket.turn.done():
             ticket.turn.set_result(None)
 
-    def _room(self, capacity: Capacity, ticket: Ticket) -> Room:
-        """What is left for this request. An empty engine takes anything: what doesn't fit there never would."""
-        if not self._in:
-            return Room(ticket.sequences)
-        lanes, tiers = self._profile().gateway.lanes, self._profile().tiers
-        top = max(tier.weight for tier in tiers.values())
-        reserve = 0.0 if self._tier(ticket).weight >= top else lanes.reserve
-        seats = capacity.slots + 1 + capacity.slots // AHEAD
-        if reserve:
-            seats = capacity.slots - math.ceil(capacity.slots * reserve)
-        room = Room(seats - self._seated, page_tokens=capacity.page_tokens)
+    def _room(self, capacity: Capacity) -> Room:
+        """What is left in the engine."""
+        slots = capacity.slots + _ahead(capacity) - self._queue.seated
+        room = Room(slots, page_tokens=capacity.page_tokens)
         if capacity.free_pages is None or capacity.pages is None:
             return room
-        new = [each for each in self._in if each.admitted is not None and each.admitted > capacity.as_of]
-        pages = capacity.free_pages - math.ceil(capacity.pages * reserve) - sum(room.pages_of(each) for each in new)
-        return Room(room.slots, pages, capacity.page_tokens)
+        pages = capacity.free_pages
+        for each in reversed(self._queue.inside):
+            if each.admitted is None or each.admitted <= capacity.as_of:
+                break
+            pages -= room.pages_of(each)
+        return Room(slots, pages, capacity.page_tokens)
 
-    @property
-    def _seated(self) -> int:
-        return sum(ticket.sequences for ticket in self._in)
+    def _fits(self, ticket: Ticket, room: Room, capacity: Capacity) -> bool:
+        """Whether a request may begin in what is left, without what is kept for the tier of highest weight.
+
+        An empty engine takes anything: what doesn't fit there never would.
+        """
+        if not self._queue.inside:
+            return True
+        reserve, tops = self._profile().gateway.lanes.reserve, self._tops()
+        if not reserve or ticket.tier in tops:
+            return room.holds(ticket)
+        kept = math.ceil(capacity.slots * reserve) - sum(self._queue.seated_in(tier) for tier in tops)
+        slots = room.slots - (kept + _ahead(capacity) if kept > 0 else 0)
+        pages = room.pages
+        if pages is not None and capacity.pages is not None:
+            held = sum(room.pages_of(each) for each in self._queue.inside if each.tier in tops)
+            pages -= max(math.ceil(capacity.pages * reserve) - held, 0)
+        return Room(slots, pages, room.page_tokens).holds(ticket)
+
+    def _tops(self) -> list[str]:
+        """The tiers of highest weight."""
+        tiers = self._profile().tiers
+        top = max(tier.weight for tier in tiers.values())
+        return [name for name, tier in tiers.items() if tier.weight == top]
+
+    def _of_the_top(self, room: Room, capacity: Capacity, now: float) -> Ticket | None:
+        """A request of the tiers of highest weight that fits into what is left."""
+        firsts = [ticket for tier in self._tops() if (ticket := self._queue.first_of(tier, now)) is not None]
+        return next((ticket for ticket in firsts if self._fits(ticket, room, capacity)), None)
 
     def _make_room(self, capacity: Capacity, now: float) -> None:
         """At a full engine, let a request of a higher tier in and set the youngest preemptible ones aside for it."""
-        if not self._queue.count or not self._profile().gateway.lanes.checkpoint or not self._in:
+        if not self._profile().gateway.lanes.checkpoint or not self._queue.inside:
             return
         tiers = self._profile().tiers
         for name in sorted(tiers, key=lambda tier: -tiers[tier].weight):
-            ticket = self._queue.first_of(name, now)
-            if ticket is None:
+            lower = self._lower(name)
+            if not lower or not self._queue.waiting_in(name) or (ticket := self._queue.first_of(name, now)) is None:
                 continue
-            room = self._room(capacity, ticket)
+            room = self._room(capacity)
             # Who waits in the engine takes no place; those being set aside have given theirs to another.
-            places = min(self._seated - sum(each.sequences for each in self._aside), capacity.slots)
+            places = min(self._queue.seated - sum(each.sequences for each in self._aside), capacity.slots)
             lacking = places + ticket.sequences - capacity.slots
             pages = room.pages_of(ticket) - room.pages if room.pages is not None else 0
             if lacking <= 0 and pages <= 0:
                 continue
-            victims = self._victims(ticket, lacking, pages, room)
+            victims = self._victims(lower, lacking, pages, room)
             if not victims:
                 continue
             self._let_in(ticket, now)
@@ -428,18 +488,25 @@ class Admission:
                 self._count(victim.tier).checkpointed += 1
                 self.seats.take_off(victim)
 
-    def _victims(self, ticket: Ticket, slots: int, pages: int, room: Room) -> list[Ticket]:
-        """The youngest requests whose places and pages are enough; none where they aren't."""
-        tiers, weight = self._profile().tiers, self._tier(ticket).weight
+    def _lower(self, name: str) -> set[str]:
+        """The tiers whose requests may be set aside for one of this tier."""
+        tiers, weight = self._profile().tiers, self._profile().tiers[name].weight
+        return {
+            other
+            for other, tier in tiers.items()
+            if tier.preemptible
+            and tier.weight < weight
+            and self._queue.active(other)
+            and self._queue.ahead_of_its_share(other, name)
+        }
+
+    def _victims(self, tiers: set[str], slots: int, pages: int, room: Room) -> list[Ticket]:
+        """The youngest requests of these tiers whose places and pages are enough; none where they aren't."""
         found: list[Ticket] = []
-        young_first = sorted(self._in - self._aside, key=lambda each: -(each.admitted or 0.0))
-        for each in young_first:
-            tier = tiers.get(each.tier)
-            if tier is None or not tier.preemptible or tier.weight >= weight or each.first_token is None:
+        for each in reversed(self._queue.inside):
+            if each.tier not in tiers or each in self._aside or each.first_token is None or each.refusal is not None:
                 continue
-            if each.refusal is not None or not self.seats.resumable(each):
-                continue
-            if not self._queue.ahead_of_its_share(each.tier, ticket.tier):
+            if not self.seats.resumable(each):
                 continue
             found.append(each)
             slots -= each.sequences
@@ -477,6 +544,15 @@ class Admission:
         await budgets.settle(grant, used, used * price if price else 0.0)
 
     # Deadlines.
+
+    def _arm_all(self) -> None:
+        """Apply changed deadlines to everybody."""
+        for ticket in self._tickets.values():
+            tier, since = self._tier(ticket), ticket.last_token
+            if since is None:
+                self._arm(ticket, tier.ttft_deadline_s, ticket.arrived)
+            else:
+                self._arm(ticket, tier.ttl_deadline_s, since)
 
     def _arm(self, ticket: Ticket, deadline_s: float | None, since: float) -> None:
         self._disarm(ticket)
@@ -554,6 +630,15 @@ class Admission:
 _NO_LIMITS = Limits()
 
 
+def _ahead(capacity: Capacity) -> int:
+    return 1 + capacity.slots // AHEAD
+
+
+def _numbered(request_id: str) -> Iterator[str]:
+    yield request_id
+    yield from (f"{request_id}~{number}" for number in itertools.count(2))
+
+
 def effective_limits(own: Limits, defaults: KeysSection) -> Limits:
     """A key's limits, with the profile's where it has none of its own."""
     return Limits(
@@ -571,7 +656,7 @@ def tier_account(name: str, tier: Tier) -> Account:
 
 
 def is_held(ticket: Ticket) -> bool:
-    """Whether it is off the engine after it had begun."""
+    """Whether the host keeps it off the engine."""
     return bool(ticket.held) and ticket.held[-1][1] is None
 
 

@@ -6,8 +6,7 @@ Tiers share what is admitted by their weights, and within a tier its keys share 
 starts where the others are. Requests of one key in one lane keep their order.
 """
 
-import itertools
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +14,9 @@ from engine_host.gateway.ticket import LONG_LANE, Ticket
 from profiles.gateway import Lanes, Tier
 
 _UNKNOWN = Tier()
+
+_ASIDE = "aside"
+"""Where those wait that were set aside: before the others of their key, and for no window."""
 
 MAX_SHARES = 1_000
 """Keys of one tier whose shares are remembered before those that don't matter any more are dropped."""
@@ -43,19 +45,53 @@ class Room:
 
 
 @dataclass(slots=True)
-class _Share:
-    """One party of a fair queue: what it has got over its weight, in tokens."""
+class _Line:
+    """Requests of one tier that wait in one lane: all by age, and each key's by its order."""
 
-    got: float = 0.0
+    by_age: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)
+    by_key: dict[str, deque[Ticket]] = field(default_factory=dict)
+
+    @property
+    def oldest(self) -> float:
+        """When the longest wait in it began."""
+        entered = next(iter(self.by_age)).entered
+        assert entered is not None
+        return entered
+
+    def push(self, ticket: Ticket) -> None:
+        assert ticket.entered is not None
+        first = bool(self.by_age) and ticket.entered < self.oldest
+        self.by_age[ticket] = None
+        if first:
+            self.by_age.move_to_end(ticket, last=False)
+        self.by_key.setdefault(ticket.caller.key_id, deque()).append(ticket)
+
+    def remove(self, ticket: Ticket) -> None:
+        del self.by_age[ticket]
+        queue = self.by_key[ticket.caller.key_id]
+        queue.remove(ticket)
+        if not queue:
+            del self.by_key[ticket.caller.key_id]
 
 
 @dataclass(slots=True)
 class _TierState:
-    share: _Share = field(default_factory=_Share)
-    keys: dict[str, _Share] = field(default_factory=dict)
+    got: float = 0.0
+    """Tokens it has got over its weight."""
+    blocked: bool = False
+    """Some of it wait, and none may go, whatever the others get."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Tokens that each of its keys has got."""
+    remembered: int = MAX_SHARES
     clock: float = 0.0
     """Where the keys of this tier are."""
+    lines: dict[str, _Line] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
+    """How many requests of a key wait, of those of which any does."""
+    waiting: int = 0
     active: int = 0
+    seated: int = 0
+    """Sequences of the active ones."""
     allowance: float | None = None
     """Tokens it may still admit by its rate; filled up to one second's worth."""
     filled: float = 0.0
@@ -64,55 +100,66 @@ class _TierState:
 class AdmissionQueue:
     """Requests that wait, and those let in, as far as order and quotas need them.
 
-    `lanes` and `tiers` read the rules in force: they may change at any time.
+    `lanes` and `tiers` read the rules in force: they may change at any time. What is done for a request costs a look at
+    each tier and at the keys that wait in one of them, however many requests wait.
     """
 
     def __init__(self, lanes: Callable[[], Lanes], tiers: Callable[[], Mapping[str, Tier]]) -> None:
         self._lanes = lanes
         self._tiers = tiers
-        self._waiting: dict[tuple[str, str, str], deque[Ticket]] = {}
         self._states: dict[str, _TierState] = {}
         self._clock = 0.0
         self._released: dict[str, float] = {}
         self._released_before: dict[str, float] = {}
         self._prefilling: dict[Ticket, int] = {}
+        self.inside: dict[Ticket, None] = {}
+        """Requests that were let in and are not off the engine, the latest last."""
+        self.seated = 0
+        """Their sequences."""
         self.count = 0
 
     def __iter__(self) -> Iterator[Ticket]:
-        return itertools.chain.from_iterable(self._waiting.values())
+        for state in self._states.values():
+            for line in state.lines.values():
+                yield from line.by_age
 
     def waiting_in(self, tier: str) -> int:
         """Requests of a tier that wait."""
-        return sum(len(queue) for (_, name, _), queue in self._waiting.items() if name == tier)
+        return self._state(tier).waiting
 
     def push(self, ticket: Ticket, now: float) -> None:
         """Let a request wait; one that was set aside goes before its key's others."""
         ticket.entered = now
         if ticket.queued is None:
             ticket.queued = now
-        queue = self._waiting.setdefault(_place(ticket), deque())
         state = self._state(ticket.tier)
-        if not self.waiting_in(ticket.tier):
-            state.share.got = max(state.share.got, self._clock)
-        if not any(queued for (_, tier, key), queued in self._waiting.items()
-                   if (tier, key) == (ticket.tier, ticket.caller.key_id)):  # fmt: skip
-            share = state.keys.setdefault(ticket.caller.key_id, _Share())
-            share.got = max(share.got, state.clock)
-            if len(state.keys) > MAX_SHARES:
-                self._drop_shares(ticket.tier, state)
-        if ticket.resumes:
-            queue.appendleft(ticket)
-        else:
-            queue.append(ticket)
+        if not state.waiting:
+            others = [each.got for each in self._states.values() if each.waiting and not each.blocked]
+            state.got = max(state.got, min([self._clock, *others]))
+        key = ticket.caller.key_id
+        if key not in state.keys:
+            where = min(map(state.shares.__getitem__, state.keys), default=state.clock)
+            state.shares[key] = max(state.shares.get(key, 0.0), min(state.clock, where))
+        state.keys[key] = state.keys.get(key, 0) + 1
+        state.waiting += 1
         self.count += 1
+        state.lines.setdefault(_line(ticket), _Line()).push(ticket)
+        if len(state.shares) > state.remembered:
+            _forget_shares(state)
 
     def remove(self, ticket: Ticket) -> bool:
         """Take a request out that won't wait any longer; whether it was waiting."""
-        queue = self._waiting.get(_place(ticket))
-        if queue is None or ticket not in queue:
+        state = self._state(ticket.tier)
+        line = state.lines.get(_line(ticket))
+        if line is None or ticket not in line.by_age:
             return False
-        queue.remove(ticket)
-        self._forget(_place(ticket))
+        line.remove(ticket)
+        if not line.by_age:
+            del state.lines[_line(ticket)]
+        state.keys[ticket.caller.key_id] -= 1
+        if not state.keys[ticket.caller.key_id]:
+            del state.keys[ticket.caller.key_id]
+        state.waiting -= 1
         self.count -= 1
         return True
 
@@ -129,42 +176,34 @@ class AdmissionQueue:
 
     def next(self, now: float) -> Ticket | None:
         """The request whose turn it is, among those that windows and quotas let go now."""
-        heads: dict[str, dict[str, Ticket]] = {}
-        for (_, tier, key), queue in self._waiting.items():
-            head = queue[0]
-            if not self._may_go(head, now):
-                continue
-            keys = heads.setdefault(tier, {})
-            if key not in keys or _order(head) < _order(keys[key]):
-                keys[key] = head
-        if not heads:
+        lines = self._open_lines(now)
+        for name, state in self._states.items():
+            if name in lines and state.blocked:
+                # It was not behind the others for its share's sake, and catches nothing up.
+                state.got = max(state.got, self._clock)
+            state.blocked = bool(state.waiting) and name not in lines
+        if not lines:
             return None
-        tier = min(heads, key=lambda name: (self._state(name).share.got, -self._tier(name).weight))
-        keys = heads[tier]
-        shares = self._state(tier).keys
-        key = min(keys, key=lambda name: (shares[name].got, _order(keys[name])))
-        return keys[key]
+        tier = min(lines, key=self._tier_order)
+        return self._first(tier, lines[tier])
 
     def first_of(self, tier: str, now: float) -> Ticket | None:
         """The request of a tier that would go first."""
-        heads = [queue[0] for (_, name, _), queue in self._waiting.items() if name == tier and queue]
-        heads = [head for head in heads if self._may_go(head, now)]
-        shares = self._state(tier).keys
-        return min(heads, key=lambda head: (shares[head.caller.key_id].got, _order(head)), default=None)
+        lines = self._open_lines(now).get(tier)
+        return self._first(tier, lines) if lines else None
 
     def admit(self, ticket: Ticket, now: float) -> None:
         """Let this request in, whether or not it is its turn."""
         self.remove(ticket)
-        state, tier = self._state(ticket.tier), self._tier(ticket.tier)
-        share = state.keys.setdefault(ticket.caller.key_id, _Share())
-        self._clock, state.clock = max(self._clock, state.share.got), max(state.clock, share.got)
+        state = self._state(ticket.tier)
+        self._clock, state.clock = state.got, state.shares.setdefault(ticket.caller.key_id, state.clock)
         if not ticket.charged:
-            ticket.charged = ticket.cost
-            state.share.got += ticket.charged / tier.weight
-            share.got += ticket.charged
-            if state.allowance is not None:
-                state.allowance -= ticket.charged
+            ticket.weight = self._tier(ticket.tier).weight
+            self._charge(ticket, ticket.cost)
+        self.inside[ticket] = None
+        self.seated += ticket.sequences
         state.active += 1
+        state.seated += ticket.sequences
         if ticket.long and not ticket.output_tokens:
             self._prefilling[ticket] = ticket.prompt_tokens
         if (last := self._released.get(ticket.lane)) != now:
@@ -182,78 +221,129 @@ class AdmissionQueue:
         self._prefilling.pop(ticket, None)
 
     def left(self, ticket: Ticket) -> None:
-        """An admitted request is off the engine: it has ended, or was set aside."""
+        """An admitted request is off the engine: it has ended, or was set aside. Harmless for one that isn't in."""
+        if ticket not in self.inside:
+            return
+        del self.inside[ticket]
         self._prefilling.pop(ticket, None)
-        self._state(ticket.tier).active -= 1
+        self.seated -= ticket.sequences
+        self._seat(ticket, -1)
 
     def settle(self, ticket: Ticket) -> None:
         """A request has ended: its party gets back, or pays, what it was charged wrongly."""
-        if not ticket.charged:
-            return
-        wrong = ticket.charged - ticket.prompt_tokens - ticket.output_tokens
-        state = self._state(ticket.tier)
-        state.share.got -= wrong / self._tier(ticket.tier).weight
-        if (share := state.keys.get(ticket.caller.key_id)) is not None:
-            share.got -= wrong
-        if state.allowance is not None:
-            state.allowance += wrong
-        ticket.charged = 0
+        if ticket.charged:
+            self._charge(ticket, ticket.prompt_tokens + ticket.output_tokens - ticket.charged)
+            ticket.charged = 0
 
     def move(self, ticket: Ticket, tier: str, lane: str) -> None:
-        """Give a request another tier, waiting or admitted; one that waits goes behind those of its key there."""
-        assert ticket.entered is not None
-        if self.remove(ticket):
-            ticket.tier, ticket.lane = tier, lane
+        """Give a request another tier, wherever it is; one that waits goes behind those of its key there.
+
+        What it was charged is charged to its new tier.
+        """
+        waited = self.remove(ticket)
+        inside = ticket in self.inside
+        charged = ticket.charged
+        if charged:
+            self._charge(ticket, -charged)
+        if inside:
+            self._seat(ticket, -1)
+        ticket.tier, ticket.lane = tier, lane
+        if inside:
+            self._seat(ticket, 1)
+        if charged:
+            ticket.weight = self._tier(tier).weight
+            self._charge(ticket, charged)
+        if waited:
+            assert ticket.entered is not None
             self.push(ticket, ticket.entered)
-        elif ticket.charged and ticket.admitted is not None:
-            self._state(ticket.tier).active -= 1
-            self._state(tier).active += 1
-            ticket.tier = tier
-        else:
-            ticket.tier, ticket.lane = tier, lane
 
     def ahead_of_its_share(self, tier: str, of: str) -> bool:
         """Whether `tier` has got more than `of`, each over its weight: then it may be made to wait for it."""
-        return self._state(tier).share.got > self._state(of).share.got
+        return self._state(tier).got > self._state(of).got
 
     def active(self, tier: str) -> int:
         """Requests of a tier that were let in and are not off the engine."""
         return self._state(tier).active
 
+    def seated_in(self, tier: str) -> int:
+        """Sequences of those."""
+        return self._state(tier).seated
+
     def wakes_at(self, now: float) -> float | None:
         """When a window or a rate lets the next waiting request go; `None` if none waits for time to pass."""
-        times = [self._opens(queue[0], now) for queue in self._waiting.values()]
-        later = [each for each in times if each is not None and each > now]
-        return min(later, default=None)
+        times = [
+            max(self._line_opens(name, line, now), quota)
+            for tier, state in self._states.items()
+            if state.waiting and (quota := self._quota_opens(tier, state, now)) is not None
+            for name, line in state.lines.items()
+        ]
+        return min((each for each in times if each > now), default=None)
+
+    def kept_waiting(self, now: float) -> float:
+        """Longest present wait, in seconds, of those that no quota of their tier holds back; 0 where none waits."""
+        found = 0.0
+        for tier, state in self._states.items():
+            quota = self._quota_opens(tier, state, now) if state.waiting else None
+            if quota is not None and quota <= now:
+                found = max(found, *(now - line.oldest for line in state.lines.values()))
+        return found
 
     # What lets a request go.
 
-    def _may_go(self, ticket: Ticket, now: float) -> bool:
-        opens = self._opens(ticket, now)
-        return opens is not None and opens <= now
+    def _open_lines(self, now: float) -> dict[str, list[str]]:
+        """By tier, the lines of which one request may go now."""
+        found: dict[str, list[str]] = {}
+        for tier, state in self._states.items():
+            if not state.waiting:
+                continue
+            quota = self._quota_opens(tier, state, now)
+            if quota is None or quota > now:
+                continue
+            lines = [name for name, line in state.lines.items() if self._line_opens(name, line, now) <= now]
+            if lines:
+                found[tier] = lines
+        long = [tier for tier, lines in found.items() if LONG_LANE in lines]
+        if long and self._prefilling:
+            # Whose turn it is among the long ones waits until its prompt fits: passed by smaller ones it would starve.
+            first = self._first(min(long, key=self._tier_order), [LONG_LANE])
+            if sum(self._prefilling.values()) + first.prompt_tokens > self._lanes().long_prefill:
+                for tier in long:
+                    found[tier].remove(LONG_LANE)
+        return {tier: lines for tier, lines in found.items() if lines}
 
-    def _opens(self, ticket: Ticket, now: float) -> float | None:
-        """When time alone lets this request go; `None` where something else must come first."""
-        tier, state = self._tier(ticket.tier), self._state(ticket.tier)
+    def _first(self, tier: str, lines: list[str]) -> Ticket:
+        """Of the key that has got least, the oldest in these lines of a tier, none of which is empty."""
+        state = self._state(tier)
+        shares = state.shares
+        heads = [
+            line.by_key[min(line.by_key, key=shares.__getitem__)][0] for line in (state.lines[name] for name in lines)
+        ]
+        return min(heads, key=lambda head: (shares[head.caller.key_id], head.resumes == 0, head.entered))
+
+    def _tier_order(self, tier: str) -> tuple[float, float]:
+        return self._state(tier).got, -self._tier(tier).weight
+
+    def _quota_opens(self, name: str, state: _TierState, now: float) -> float | None:
+        """When the tier's quotas let its next request go, in the past if now; `None` where one must leave first."""
+        tier = self._tier(name)
         if tier.max_active is not None and state.active >= tier.max_active:
             return None
-        begins = ticket.long and not ticket.output_tokens
-        in_prefill = sum(self._prefilling.values())
-        if begins and in_prefill and in_prefill + ticket.prompt_tokens > self._lanes().long_prefill:
-            return None
-        assert ticket.entered is not None
-        window = self._window(ticket)
-        opens = ticket.entered + window
-        last = self._released.get(ticket.lane)
+        if tier.tokens_per_second is None:
+            state.allowance = None
+            return now
+        return self._refilled(state, tier.tokens_per_second, now)
+
+    def _line_opens(self, name: str, line: _Line, now: float) -> float:
+        """When the window lets a line go: it begins with the last one let in, and holds nobody longer than itself."""
+        last = self._released.get(name)
         if last == now:
             # Those gathered together are let in together: at one instant, one after the other.
-            last = self._released_before.get(ticket.lane)
-        opens = now if last is None or ticket.resumes else min(opens, last + window)
-        if tier.tokens_per_second is not None:
-            opens = max(opens, self._refilled(state, tier.tokens_per_second, now))
-        else:
-            state.allowance = None
-        return opens
+            last = self._released_before.get(name)
+        if last is None or name == _ASIDE:
+            return now
+        lanes = self._lanes()
+        window = (lanes.short_window_ms if name == "short" else lanes.throughput_window_ms) / 1000
+        return min(line.oldest, last) + window
 
     def _refilled(self, state: _TierState, rate: float, now: float) -> float:
         """When the tier's token bucket lets one go: as soon as it isn't in debt. It holds one second's worth."""
@@ -264,9 +354,21 @@ class AdmissionQueue:
         state.filled = now
         return now if state.allowance > 0 else now + (1e-6 - state.allowance) / rate
 
-    def _window(self, ticket: Ticket) -> float:
-        lanes = self._lanes()
-        return (lanes.short_window_ms if ticket.lane == "short" else lanes.throughput_window_ms) / 1000
+    # Accounting.
+
+    def _charge(self, ticket: Ticket, tokens: int) -> None:
+        state = self._state(ticket.tier)
+        state.got += tokens / ticket.weight
+        if ticket.caller.key_id in state.shares:
+            state.shares[ticket.caller.key_id] += tokens
+        if state.allowance is not None:
+            state.allowance -= tokens
+        ticket.charged += tokens
+
+    def _seat(self, ticket: Ticket, sign: int) -> None:
+        state = self._state(ticket.tier)
+        state.active += sign
+        state.seated += sign * ticket.sequences
 
     def _tier(self, name: str) -> Tier:
         return self._tiers().get(name, _UNKNOWN)
@@ -274,15 +376,11 @@ class AdmissionQueue:
     def _state(self, tier: str) -> _TierState:
         return self._states.setdefault(tier, _TierState())
 
-    def _drop_shares(self, tier: str, state: _TierState) -> None:
-        """Forget the keys that would start where the others are anyway."""
-        waiting = {key for _, name, key in self._waiting if name == tier}
-        state.keys = {key: share for key, share in state.keys.items() if key in waiting or share.got > state.clock}
 
-    def _forget(self, place: tuple[str, str, str]) -> None:
-        """Drop what nobody waits in, so that the number of keys seen costs nothing."""
-        if not self._waiting[place]:
-            del self._waiting[place]
+def _forget_shares(state: _TierState) -> None:
+    """Forget the keys that would start where the others are anyway."""
+    state.shares = {key: got for key, got in state.shares.items() if key in state.keys or got > state.clock}
+    state.remembered = max(MAX_SHARES, 2 * len(state.shares))
 
 
 def lane_of(prompt_tokens: int, tier: Tier, lanes: Lanes, *, long: bool = False) -> str:
@@ -290,11 +388,5 @@ def lane_of(prompt_tokens: int, tier: Tier, lanes: Lanes, *, long: bool = False)
     return LONG_LANE if long or prompt_tokens > lanes.long_prompt else tier.lane
 
 
-def _place(ticket: Ticket) -> tuple[str, str, str]:
-    return ticket.lane, ticket.tier, ticket.caller.key_id
-
-
-def _order(ticket: Ticket) -> tuple[bool, float]:
-    """What was set aside goes first, then who has waited longest."""
-    assert ticket.entered is not None
-    return ticket.resumes == 0, ticket.entered
+def _line(ticket: Ticket) -> str:
+    return _ASIDE if ticket.resumes else ticket.lane

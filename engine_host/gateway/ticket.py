@@ -46,6 +46,8 @@ class Ticket:
     resumes: int = 0
     """How often it was set aside for a higher tier."""
     charged: int = 0
+    weight: float = 1.0
+    """Its tier's, when it was charged."""
     finish_reason: str | None = None
     refusal: Refusal | None = None
     """Why it is being ended, once it is."""

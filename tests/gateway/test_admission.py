@@ -338,3 +338,178 @@ async def test_the_picture_says_who_is_where() -> None:
     assert (tiers["premium"].ttft_target_s, tiers["premium"].ttft_p99_s) == (0.2, None)
     assert status.breaker.state == "closed"
     assert status.drain_rps == 1.0
+
+
+async def test_requests_under_one_id_are_told_apart() -> None:
+    scene = Scene(slots=4)
+    first = await scene.comes("same")
+    second = await scene.comes("same")
+    assert first.request_id == "same" != second.request_id
+    await scene.ends(first)
+    await scene.ends(first)
+    third = await scene.comes("same")
+    await scene.ends(second)
+    await scene.ends(third)
+    status = scene.admission.status({}, {})
+    assert [tier.active for tier in status.tiers] == [0, 0, 0]
+    assert len({scene.admission.ticket(each.request_id) for each in (second, third)}) == 2
+
+
+async def test_a_request_that_is_ended_in_the_moment_of_its_turn_gets_none() -> None:
+    scene = Scene(slots=1)
+    tickets = [await scene.comes(f"r{number}") for number in range(3)]
+    waiting = tickets[2]
+    assert not scene.inside(waiting)
+    scene.admission.close(tickets[0], "stop")
+    scene.admission.end(waiting, Refusal(503, "ended"))
+    await settled()
+    assert scene.refusal(waiting).status == 503
+    await scene.ends(waiting, "abort")
+    assert scene.inside(await scene.comes("next")), "its place is free again"
+
+
+async def test_whoever_waits_is_told_when_no_engine_will_come() -> None:
+    scene = Scene(slots=1)
+    tickets = [await scene.comes(f"r{number}") for number in range(3)]
+    scene.engine.there = False
+    scene.admission.engine_gone()
+    scene.admission.engine_given_up(Refusal(503, "no engine"))
+    await settled()
+    assert scene.refusal(tickets[2]).status == 503
+    assert tickets[0].refusal is None, "who has a place finds out by itself"
+
+
+async def test_time_without_an_engine_counts_for_no_deadline_in_the_queue_either() -> None:
+    scene = Scene(slots=1, tiers={"standard": {"ttft_deadline_s": 10.0}})
+    running = [await scene.comes(f"r{number}") for number in range(2)]
+    for each in running:
+        await scene.runs(each)
+    before = await scene.comes("before")
+    await scene.clock.advance(4)
+    scene.engine.there = False
+    scene.admission.engine_gone()
+    during = await scene.comes("during")
+    await scene.clock.advance(60)
+    scene.engine.there = True
+    scene.admission.engine_back()
+    await scene.clock.advance(5.5)
+    assert (before.refusal, during.refusal) == (None, None)
+    await scene.clock.advance(1)
+    assert scene.refusal(before).status == 408
+    assert during.refusal is None
+    await scene.clock.advance(4)
+    assert scene.refusal(during).status == 408
+
+
+async def test_changed_deadlines_are_in_force_for_those_that_are_here() -> None:
+    scene = Scene()
+    running, starting = await scene.comes("running"), await scene.comes("starting")
+    await scene.runs(running)
+    scene.rules = profile(tiers={"standard": {"ttft_deadline_s": 3.0, "ttl_deadline_s": 1.0}})
+    scene.admission.pump()
+    await scene.clock.advance(1.1)
+    assert (running.ended is not None, starting.ended) == (True, None)
+    await scene.clock.advance(2)
+    assert starting.ended is not None
+
+
+async def test_a_request_can_be_moved_before_it_waits_and_after_it_was_ended() -> None:
+    scene = Scene(slots=1)
+    early = opened(scene.admission, "early")
+    assert scene.admission.move("early", "premium")
+    assert early.tier == "premium"
+    scene.admission.close(early, "abort")
+    tickets = [await scene.comes(f"r{number}", "best-effort") for number in range(3)]
+    scene.admission.end(tickets[2], Refusal(503, "ended"))
+    assert scene.admission.move("r2", "premium")
+    for each in tickets:
+        await scene.ends(each)
+    assert [tier.active for tier in scene.admission.status({}, {}).tiers] == [0, 0, 0]
+
+
+async def test_the_highest_tier_has_its_reserve_whosever_turn_it_is() -> None:
+    scene = Scene(slots=4, gateway={"lanes": {"reserve": 0.5, "checkpoint": False}})
+    for number in range(8):
+        # Premium has got more than its share: the others' turn comes first.
+        await scene.ends(await scene.comes(f"before-{number}", "premium", max_tokens=500, prompt_tokens=500))
+    standard = [await scene.comes(f"s{number}") for number in range(4)]
+    assert [scene.inside(each) for each in standard] == [True, True, False, False]
+    assert scene.inside(await scene.comes("p0", "premium"))
+    assert scene.inside(await scene.comes("p1", "premium"))
+
+
+async def test_a_reserve_starves_nobody() -> None:
+    scene = Scene(slots=2, gateway={"lanes": {"reserve": 0.5, "checkpoint": False, "max_queued": 100_000}})
+    for number in range(6):
+        await scene.comes(f"p{number}", "premium")
+    standard = [await scene.comes(f"s{number}") for number in range(3)]
+    for number in range(100):
+        first = next(each for each in scene.tasks if scene.inside(each) and each.ended is None)
+        await scene.ends(first)
+        if first.tier == "premium":
+            await scene.comes(f"more-{number}", "premium")
+    assert all(each.ended is not None for each in standard)
+
+
+async def test_a_reserve_of_pages_is_used_up_by_those_it_is_for() -> None:
+    scene = Scene(slots=9, gateway={"lanes": {"reserve": 0.5, "checkpoint": False}})
+    scene.engine.pages = (100, 100)
+    assert scene.inside(await scene.comes("first", prompt_tokens=16))
+    scene.engine.pages = (100, 60)
+    assert not scene.inside(await scene.comes("too large beside the reserve", prompt_tokens=16 * 20))
+    assert scene.inside(await scene.comes("premium", "premium", prompt_tokens=16 * 49))
+    scene.admission.pump()
+    await settled()
+    other = next(each for each in scene.tasks if each.request_id.startswith("too large"))
+    assert scene.inside(other), "what premium has is not kept for it once more"
+
+
+async def test_pages_that_become_free_are_noticed_soon() -> None:
+    scene = Scene()
+    scene.engine.pages = (100, 100)
+    await scene.comes("first")
+    scene.engine.pages = (100, 1)
+    waiting = await scene.comes("waiting", prompt_tokens=160)
+    assert not scene.inside(waiting)
+    scene.engine.pages = (100, 50)
+    await scene.clock.advance(0.05)
+    assert scene.inside(waiting)
+
+
+async def test_a_backlog_that_a_quota_makes_is_not_the_engines_saturation() -> None:
+    scene = Scene(gateway={"breaker": {"queue_delay_s": 1.0}}, tiers={"best-effort": {"max_active": 1}})
+    for number in range(3):
+        await scene.comes(f"b{number}", "best-effort")
+    for _ in range(60):
+        await scene.clock.advance(0.25)
+        scene.admission.observe()
+    assert scene.admission.breaker.shed == frozenset()
+
+
+async def test_saturation_sheds_and_a_good_probe_ends_it() -> None:
+    scene = Scene(slots=1, gateway={"breaker": {"queue_delay_s": 1.0, "after_s": 2.0, "hold_s": 2.0}})
+    tickets = [await scene.comes(f"r{number}", "best-effort") for number in range(3)]
+    for _ in range(14):
+        await scene.clock.advance(0.25)
+        scene.admission.observe()
+    assert scene.admission.breaker.shed == {"best-effort"}
+    refused = scene.refusal(await scene.comes("turned away", "best-effort"))
+    assert (refused.status, refused.headers["Retry-After"].isdigit()) == (503, True)
+    for each in tickets:
+        await scene.ends(each)
+    await scene.clock.advance(2)
+    probe = await scene.comes("probe", "best-effort")
+    await scene.runs(probe)
+    assert scene.admission.breaker.shed == frozenset()
+
+
+async def test_a_probe_that_is_refused_before_the_queue_gives_its_chance_to_the_next() -> None:
+    scene = Scene(slots=1, gateway={"breaker": {"after_s": 1.0, "hold_s": 1.0}})
+    for moment in (0.0, 1.0):
+        scene.clock.now = moment
+        scene.admission.observe("broken.")
+    scene.clock.now = 2.0
+    left = opened(scene.admission, "left", "best-effort")
+    scene.admission.breaker.check(left.tier, left.request_id, 2.0)
+    scene.admission.close(left, "abort")
+    assert scene.inside(await scene.comes("next", "best-effort"))

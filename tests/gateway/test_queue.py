@@ -220,3 +220,108 @@ def test_any_traffic_keeps_order_quotas_and_loses_nothing(
     for each in admitted:
         by_key[each.tier, each.caller.key_id, each.lane].append(int(each.request_id[1:]))
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+def test_a_huge_prompt_is_not_passed_by_other_long_ones_for_ever() -> None:
+    lanes = AT_ONCE.model_copy(update={"long_prompt": 100, "long_prefill": 500})
+    waiting = queue(lanes)
+    waiting.push(ticket("before", key="a", prompt=150, lanes=lanes), 0.0)
+    before = waiting.pop(Room(9), 0.0)
+    assert before is not None
+    waiting.push(ticket("huge", "premium", key="b", prompt=9_000, lanes=lanes), 0.0)
+    for number in range(3):
+        waiting.push(ticket(f"long-{number}", key="a", prompt=150, lanes=lanes), 1.0)
+    waiting.push(ticket("short", lanes=lanes), 1.0)
+    assert [each.request_id for each in drain(waiting, 9, 1.0)] == ["short"]
+    waiting.prefilled(before)
+    assert waiting.pop(Room(9), 2.0) is not None
+    assert [each.prompt_tokens for each in waiting.inside if each.output_tokens == 0 and each is not before] == [9_000]
+
+
+def test_refunds_of_others_put_no_newcomer_behind() -> None:
+    waiting = queue()
+    for number in range(300):
+        waiting.push(ticket(f"old-{number}", key="old"), 0.0)
+    running = [waiting.pop(Room(9), 0.0) for _ in range(200)]
+    for each in running:
+        assert each is not None
+        waiting.left(each)
+        each.prompt_tokens = 1
+        waiting.settle(each)
+    waiting.push(ticket("new", key="new"), 1.0)
+    waiting.push(ticket("other tier", "premium"), 1.0)
+    assert {"new", "other tier"} <= {each.request_id for each in drain(waiting, 4, 1.0)}
+
+
+def test_a_tier_held_back_by_its_quota_catches_nothing_up() -> None:
+    tiers = {**TIERS, "standard": Tier(weight=4.0, max_active=1)}
+    waiting = queue(tiers=tiers)
+    for number in range(400):
+        waiting.push(ticket(f"s{number}", "standard"), 0.0)
+        waiting.push(ticket(f"p{number}", "premium"), 0.0)
+    kept = waiting.pop(Room(9), 0.0)
+    if kept is None or kept.tier != "standard":
+        kept = next(each for each in iter(lambda: waiting.pop(Room(9), 0.0), None) if each.tier == "standard")
+    assert {each.tier for each in drain(waiting, 200)} == {"premium"}
+    tiers["standard"] = Tier(weight=4.0)
+    after = Counter(each.tier for each in drain(waiting, 50))
+    assert 8 <= after["standard"] <= 12, after
+
+
+def test_what_a_moved_request_was_charged_goes_with_it() -> None:
+    waiting = queue()
+    for tier in ("standard", "premium"):
+        waiting.push(ticket(f"{tier}-mark", tier), 0.0)
+    moved = ticket("moved")
+    waiting.push(moved, 0.0)
+    while moved not in waiting.inside:
+        assert waiting.pop(Room(9), 0.0) is not None
+    before = [waiting.ahead_of_its_share("premium", "standard")]
+    waiting.move(moved, "premium", "short")
+    moved.output_tokens = 0
+    waiting.left(moved)
+    waiting.settle(moved)
+    # Both tiers have one request charged, of the same size: the one of lower weight has got more.
+    assert waiting.ahead_of_its_share("standard", "premium")
+    assert before == [False]
+    assert (waiting.active("premium"), waiting.active("standard"), waiting.seated) == (1, 1, 2)
+
+
+def test_a_request_that_left_twice_or_was_never_in_frees_no_others_place() -> None:
+    waiting = queue()
+    one = ticket("one")
+    waiting.push(one, 0.0)
+    waiting.left(one)
+    assert waiting.pop(Room(9), 0.0) is one
+    waiting.left(one)
+    waiting.left(one)
+    waiting.move(one, "premium", "short")
+    assert (waiting.seated, waiting.active("standard"), waiting.active("premium")) == (0, 0, 0)
+
+
+def test_a_change_of_weight_while_a_request_runs_moves_no_share() -> None:
+    tiers = {"a": Tier(weight=16.0), "b": Tier(weight=16.0)}
+    waiting = AdmissionQueue(lambda: AT_ONCE, lambda: tiers)
+    for number in range(10):
+        for tier in tiers:
+            waiting.push(Ticket(f"{tier}{number}", Caller("k", "k"), tier, "short", 0, 500, 0.0), 0.0)
+    first = waiting.pop(Room(9), 0.0)
+    second = waiting.pop(Room(9), 0.0)
+    assert first is not None
+    assert second is not None
+    tiers["a"] = Tier(weight=1.0)
+    for each in (first, second):
+        waiting.left(each)
+        waiting.settle(each)
+    assert not waiting.ahead_of_its_share("a", "b")
+    assert not waiting.ahead_of_its_share("b", "a")
+
+
+def test_the_wait_of_who_waits_for_a_quota_is_not_the_engines() -> None:
+    waiting = queue(tiers={"standard": Tier(max_active=1), "premium": Tier()})
+    for number in range(2):
+        waiting.push(ticket(f"r{number}"), 0.0)
+    waiting.pop(Room(9), 0.0)
+    assert waiting.kept_waiting(60.0) == 0.0
+    waiting.push(ticket("p", "premium"), 50.0)
+    assert waiting.kept_waiting(60.0) == 10.0
