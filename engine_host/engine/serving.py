@@ -243,17 +243,27 @@ def _endpoints(state: Any, args: argparse.Namespace) -> dict[str, _Endpoint]:
 async def convert_checked(
     convert: Callable[[AsyncGenerator[str, None]], AsyncGenerator[str, None]], stream: AsyncGenerator[str, None]
 ) -> AsyncGenerator[str, None]:
-    """Convert a stream whose first chunk isn't an error. Raises `RequestFailedError` where it is one."""
+    """Convert a stream whose first chunk isn't an error, and an error later on, which the converter doesn't know.
+
+    Raises `RequestFailedError` where the first chunk is one.
+    """
     checked = checked_first(stream)
     first = await anext(checked)
+    failed: list[str] = []
 
     async def whole() -> AsyncGenerator[str, None]:
         yield first
         async for chunk in checked:
+            if chunk.startswith('data: {"error":'):
+                failed.append(chunk.removeprefix("data: "))
+                return
             yield chunk
 
     async for event in convert(whole()):
         yield event
+    if failed:
+        error = translate_error_response(ErrorResponse.model_validate_json(failed[0]))
+        yield f"event: error\ndata: {error.body.decode()}\n\n"
 
 
 def _validated(endpoint: _Endpoint, body: dict[str, Any]) -> Any:

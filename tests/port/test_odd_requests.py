@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_host.engine.stub import Delta, counting
+from engine_host.gateway.refusal import Refusal
 
 from .conftest import Port
 
@@ -55,3 +56,22 @@ async def test_no_field_brings_a_500(port: Port, path: str, fields: dict[str, An
         assert response.status < 500, body
         if response.status != 200:
             assert response.content_type == "application/json"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+async def test_a_request_ended_in_mid_stream_is_told_why(port: Port, path: str) -> None:
+    from engine_host.engine.refused import RefusedError
+
+    late = RefusedError(Refusal(408, "The next token did not come."))
+    port.engine.script = lambda *_: iter([Delta("a"), Delta("b"), Delta("c"), late])
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "model": "stub-model"}
+    asked = {"/v1/completions": {"prompt": "Hi"}, "/v1/responses": {"input": "Hi"}}.get(path, chat)
+    async with port.client.post(path, json={**asked, "stream": True}) as reply:
+        assert reply.status == 200
+        end = (await reply.text())[-400:]
+    assert "The next token did not come." in end
+    assert "TimeoutError" in end
+    assert ("[DONE]" in end) == (path in ("/v1/chat/completions", "/v1/completions"))
+    status, whole = await port.post(path, asked)
+    assert status == 408
+    assert whole["error"]["message"] == "The next token did not come."
