@@ -212,7 +212,7 @@ def _endpoints(state: Any, args: argparse.Namespace) -> dict[str, _Endpoint]:
     # vLLM's converter doesn't know the chat stream's errors: they are raised before it meets one.
     anthropic.message_stream_converter = lambda stream: convert_checked(convert, stream)
 
-    for each in (chat, completion):
+    for each in (chat, completion, anthropic):
         each._convert_generation_error_to_streaming_response = generation_error_event
 
     responses = state.openai_serving_responses
