@@ -104,7 +104,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Requests in the engine now, and tokens per second over the last `window_s` seconds."""
+    """Requests running in the engine and waiting for it now, and tokens per second over the last `window_s` seconds."""
 
     running: int
     waiting: int
@@ -265,7 +265,8 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Waterfall(msgspec.Struct, frozen=True):
-    """Where one request's time went. `chunks` are the ends of the steps that computed its prompt, where known."""
+    """Where one request's time went. `chunks` are the beginnings of the steps that computed its prompt,
+    in seconds from its arrival; none where they aren't known."""
 
     id: str
     tier: str

@@ -19,7 +19,7 @@ from engine_host.port.backend import PortHost
 from engine_host.port.body import BadBodyError
 from engine_host.port.connections import Doorkeeper
 from engine_host.port.context import CALLER, ID, REQUEST_ID
-from engine_host.port.errors import error_body, error_response, unavailable
+from engine_host.port.errors import error_response, refusal_response, unavailable
 from engine_host.port.inference import Inference
 
 log = logging.getLogger(__name__)
@@ -157,10 +157,9 @@ async def _openai_errors(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except Refusal as refusal:
-        body = error_body(refusal.status, str(refusal), kind=refusal.kind, param=refusal.param)
-        return web.Response(status=refusal.status, body=body, content_type="application/json", headers=refusal.headers)
+        return refusal_response(request.path, refusal)
     except BadBodyError as error:
-        response = error_response(error.status, str(error))
+        response = refusal_response(request.path, Refusal(error.status, str(error)))
         if error.status in (408, 413):
             # The rest of the body is still on its way: it must not be taken for the next request.
             response.force_close()

@@ -5,6 +5,7 @@ from http import HTTPStatus
 import msgspec
 from aiohttp import web
 
+from engine_host.gateway.refusal import Refusal
 from engine_host.port.backend import JsonReply, PortHost
 
 
@@ -12,6 +13,19 @@ def error_body(status: int, message: str, *, kind: str | None = None, param: str
     """`{"error": {message, type, param, code}}`; `kind` defaults to the name of the status."""
     error = {"message": message, "type": kind or HTTPStatus(status).phrase, "param": param, "code": status}
     return msgspec.json.encode({"error": error})
+
+
+ANTHROPIC_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
+"""Answered in Anthropic's shape, errors too."""
+
+
+def refusal_response(path: str, refusal: Refusal) -> web.Response:
+    """A refusal in the shape that clients of `path` read."""
+    if path in ANTHROPIC_PATHS:
+        body = msgspec.json.encode({"type": "error", "error": {"type": refusal.kind, "message": str(refusal)}})
+    else:
+        body = error_body(refusal.status, str(refusal), kind=refusal.kind, param=refusal.param)
+    return web.Response(status=refusal.status, body=body, content_type="application/json", headers=refusal.headers)
 
 
 def error_response(

@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
+from engine_host.gateway.refusal import Refusal
 from engine_host.port.asgi import serve_asgi
 from engine_host.port.auth import check_model, tier_of
 from engine_host.port.backend import JsonReply, PortHost, Serving
@@ -23,9 +24,6 @@ from engine_host.port.stream import send_stream
 HIDDEN_HEADERS = frozenset({"x-vllm-priority"})
 """Request headers that vLLM would obey and clients may not set."""
 
-ANTHROPIC_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
-"""Answered in Anthropic's shape, errors too."""
-
 
 class Inference:
     """Handles every route that needs the engine. `in_progress` counts the requests being served."""
@@ -33,11 +31,12 @@ class Inference:
     def __init__(self, host: PortHost) -> None:
         self._host = host
         self.in_progress = 0
+        self._waiting = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serve one request. Raises `BadBodyError` and `Refusal`."""
         began = time.monotonic()
-        await self._host.admission()
+        await self._engine_there()
         if (serving := self._host.serving()) is None:
             return unavailable(self._host)
         rules = self._host.rules()
@@ -48,7 +47,7 @@ class Inference:
         request_context.set(context)
         if request.method != "POST":
             return await serve_asgi(serving.asgi, request, body, HIDDEN_HEADERS, {REQUEST_ID: context.request_id})
-        await self._host.admission()
+        await self._engine_there()
         if (now := self._host.serving()) is None:
             return unavailable(self._host)
         self.in_progress += 1
@@ -59,9 +58,26 @@ class Inference:
                 response = await self._by_application(now, request, body, context)
         finally:
             self.in_progress -= 1
-        if context.refusals and not response.prepared and request.path not in ANTHROPIC_PATHS:
+        if context.refusals and not response.prepared:
             raise context.refusals[0]
         return response
+
+    async def _engine_there(self) -> None:
+        """Wait while the engine is changed or brought back. Raises `Refusal` where too many do already."""
+        most = self._host.rules().gateway.lanes.max_queued
+        if self._waiting >= most:
+            state = self._host.engine_state().name
+            raise Refusal(
+                429,
+                f"The engine is {state}, and {self._waiting} requests wait for it already, the most this server lets "
+                "wait.",
+                retry_after_s=self._host.retry_after_s(),
+            )
+        self._waiting += 1
+        try:
+            await self._host.admission()
+        finally:
+            self._waiting -= 1
 
     async def _by_serving_class(
         self, serving: Serving, request: web.Request, body: bytes, context: RequestContext

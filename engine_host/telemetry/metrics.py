@@ -71,7 +71,9 @@ class _HostCollector(Collector):
         yield self._counter("requests_finished", "Requests that ended, by reason.", "reason", totals.finished)
         load = self._hub.load()
         states = {"running": load.running, "waiting": load.waiting}
-        yield self._gauge("requests", "Requests in the engine.", "state", states)
+        yield self._gauge(
+            "requests", "Requests running in the engine, and waiting there or in front of it.", "state", states
+        )
 
     def _tokens(self) -> Iterator[Metric]:
         totals = self._hub.totals

@@ -75,3 +75,11 @@ async def test_a_request_ended_in_mid_stream_is_told_why(port: Port, path: str) 
     status, whole = await port.post(path, asked)
     assert status == 408
     assert whole["error"]["message"] == "The next token did not come."
+
+
+async def test_refusals_of_the_port_itself_have_the_shape_of_their_api(port: Port) -> None:
+    async with port.client.post("/v1/messages", data=b"[1, 2]", headers={"Content-Type": "application/json"}) as raw:
+        reply = await raw.json()
+    assert reply["type"] == "error"
+    assert reply["error"]["type"] == "BadRequestError"
+    assert "object" in reply["error"]["message"]

@@ -11,6 +11,7 @@ from engine_host.api.types import ApplyCommand, CommandReply
 from engine_host.port.app import make_app
 from engine_host.port.auth import Authenticator
 from engine_host.port.server import start_site
+from profiles.schema import Profile
 
 from .conftest import FakeHost, Port
 
@@ -37,6 +38,18 @@ async def test_an_engine_that_does_not_come_back_is_a_503_to_who_waited(port: Po
     port.host.backend = None
     port.host.admitting.set()
     assert (await asked)[0] == 503
+
+
+async def test_no_more_wait_for_an_engine_than_the_profile_lets(port: Port) -> None:
+    port.host.profile = Profile.model_validate({"name": "t", "gateway": {"lanes": {"max_queued": 2}}})
+    port.host.admitting = asyncio.Event()
+    waiting = [asyncio.create_task(port.post("/v1/chat/completions", CHAT)) for _ in range(2)]
+    await asyncio.wait(waiting, timeout=0.1)
+    async with port.client.post("/v1/chat/completions", json=CHAT) as reply:
+        assert reply.status == 429
+        assert reply.headers["Retry-After"] == "7"
+    port.host.admitting.set()
+    assert [status for status, _ in await asyncio.gather(*waiting)] == [200, 200]
 
 
 async def test_a_comment_shows_that_a_silent_stream_is_alive_and_changes_nothing_else(port: Port) -> None:
