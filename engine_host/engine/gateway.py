@@ -72,7 +72,7 @@ class Gateway:
         self._no_engine: str | None = None
         self._carried: dict[Ticket, Carried] = {}
         self._in_engine: set[Carried] = set()
-        self._quarantine = Quarantine()
+        self._quarantine = Quarantine(lambda: self._wake())
         self._working: set[asyncio.Task[None]] = set()
         admission.seats = self
 
@@ -92,11 +92,12 @@ class Gateway:
         self._engine = self._latest = engine
         self._no_engine = None
         self._wake()
-        self._admission.pump()
+        self._admission.engine_back()
 
     def detach(self) -> None:
         """No engine for now: whoever comes waits for the next."""
         self._engine = None
+        self._admission.engine_gone()
         self._wake()
 
     def leave(self, engine: Any) -> None:
@@ -107,6 +108,7 @@ class Gateway:
     def give_up(self, sentence: str) -> None:
         """No engine will come: whoever waits is told so."""
         self._engine, self._no_engine = None, sentence
+        self._admission.engine_given_up(Refusal(503, sentence))
         self._wake()
 
     @property
@@ -198,6 +200,8 @@ class Gateway:
         times can't be known otherwise. The order of the queue is the host's to decide: `priority` is dropped.
         """
         options.pop("priority", None)
+        if self._no_engine is not None:
+            raise RetryableRequestError(self._no_engine)
         context = request_context.get()
         now = self._clock()
         arrived = context.arrived if context is not None else now
@@ -215,6 +219,7 @@ class Gateway:
             )
         except Refusal as refusal:
             raise self._refused(refusal) from None
+        request_id = ticket.request_id
         self._hub.arrived(
             request_id,
             prompt_tokens=ticket.prompt_tokens,
@@ -292,9 +297,7 @@ class Gateway:
             if admission.set_aside(ticket):
                 await admission.again(ticket)
             try:
-                await self._next_engine(ticket)
-                await self._quarantine.enter(carried)
-                engine = await self._next_engine(ticket)
+                engine = await self._next_engine(carried)
                 self._in_engine.add(carried)
                 admission.resumed(ticket)
                 if rendered_for not in (None, engine.model_config.model):
@@ -335,15 +338,16 @@ class Gateway:
                 if stream is not None:
                     await stream.aclose()
 
-    async def _next_engine(self, ticket: Ticket | None = None) -> Any:
-        while self._engine is None:
-            if ticket is not None and ticket.refusal is not None:
-                raise ticket.refusal
+    async def _next_engine(self, carried: Carried | None = None) -> Any:
+        """Wait for an engine; with a request also until that one may go into it."""
+        while True:
+            if carried is not None and carried.ticket.refusal is not None:
+                raise carried.ticket.refusal
+            if self._engine is not None and (carried is None or self._quarantine.admits(carried)):
+                return self._engine
             if self._no_engine is not None:
                 raise RetryableRequestError(self._no_engine)
-            changed = self._changed
-            await changed.wait()
-        return self._engine
+            await self._changed.wait()
 
     def _capped(self, params: SamplingParams) -> SamplingParams:
         """The parameters, with no longer a reply than the profile allows."""

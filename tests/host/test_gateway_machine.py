@@ -1,4 +1,4 @@
-"""Any order of requests, departures, rebuilds and deaths: every request ends once, with its tokens in their order."""
+"""Any order of requests, departures, rebuilds, deaths and turns: every request ends once, its tokens in their order."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -9,12 +9,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine_host.gateway.admission import Capacity
+from engine_host.port.context import RequestContext, request_context
 from engine_host.telemetry.hub import TelemetryHub
-from tests.gateway.parts import no_limit, open_admission
+from tests.gateway.parts import open_admission
 from tests.host.scripted_engine import _output
 
 LONG = 12
 """Tokens of a whole reply."""
+
+SLOTS = 2
+
+TIERS = ("premium", "standard", "best-effort")
 
 
 class SteppedEngine:
@@ -66,15 +72,19 @@ class Gateways(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        from engine_host.engine.gateway import Gateway
+        from engine_host.engine import gateway
 
         self.loop = asyncio.new_event_loop()
         self.hub = TelemetryHub()
-        self.gateway = Gateway(self.hub, open_admission(), no_limit)
+        self.admission = open_admission()
+        self.pauses = gateway.CUT_RETRY_S, gateway.SUBMIT_FIRST_S
+        gateway.CUT_RETRY_S = gateway.SUBMIT_FIRST_S = 0.0
+        self.gateway = gateway.Gateway(self.hub, self.admission, lambda: Capacity(SLOTS))
         self.got: dict[int, list[int]] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.fragile: set[int] = set()
         self.left: set[int] = set()
+        self.cancelled: set[int] = set()
         self.deaths: dict[int, int] = {}
         self.cuts: set[int] = set()
         self.engine: SteppedEngine | None = None
@@ -93,11 +103,15 @@ class Gateways(RuleBasedStateMachine):
     @rule()
     def new_engine(self) -> None:
         self.engine = SteppedEngine()
-        self.gateway.attach(self.engine)
+
+        async def attach() -> None:
+            self.gateway.attach(self.engine)
+
+        self.loop.run_until_complete(attach())
         self.settle()
 
-    @rule(fragile=st.booleans())
-    def submit(self, fragile: bool) -> None:
+    @rule(fragile=st.booleans(), tier=st.sampled_from(TIERS))
+    def submit(self, fragile: bool, tier: str) -> None:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         number = len(self.got) + 1
@@ -113,12 +127,22 @@ class Gateways(RuleBasedStateMachine):
         )
 
         async def read() -> None:
+            request_context.set(RequestContext("id", 0.0, "/", tier=tier))
             prompt = {"type": "token", "prompt_token_ids": [number]}
             async for output in self.gateway.generate(prompt, params, f"r{number}"):
                 self.got[number].extend(output.outputs[0].token_ids)
 
         self.tasks[number] = self.loop.create_task(read())
         self.settle()
+
+    @rule()
+    def rush(self) -> None:
+        """A full engine, and somebody who may have the place of another."""
+        for tier in ["best-effort"] * (SLOTS + 1):
+            self.submit(False, tier)
+        if self.engine is not None:
+            self.step(1)
+        self.submit(False, "premium")
 
     @precondition(lambda self: self.engine is not None)
     @rule(steps=st.integers(1, 5))
@@ -134,6 +158,29 @@ class Gateways(RuleBasedStateMachine):
         if not self.tasks[number].done():
             self.left.add(number)
             self.tasks[number].cancel()
+        self.settle()
+
+    @precondition(lambda self: self.tasks)
+    @rule(data=st.data())
+    def cancel(self, data: Any) -> None:
+        number = data.draw(st.sampled_from(sorted(self.tasks)))
+
+        async def cancel() -> None:
+            if self.admission.cancel(f"r{number}"):
+                self.cancelled.add(number)
+
+        self.loop.run_until_complete(cancel())
+        self.settle()
+
+    @precondition(lambda self: self.tasks)
+    @rule(data=st.data(), tier=st.sampled_from(TIERS))
+    def move(self, data: Any, tier: str) -> None:
+        number = data.draw(st.sampled_from(sorted(self.tasks)))
+
+        async def move() -> None:
+            self.admission.move(f"r{number}", tier)
+
+        self.loop.run_until_complete(move())
         self.settle()
 
     @precondition(lambda self: self.engine is not None)
@@ -163,7 +210,19 @@ class Gateways(RuleBasedStateMachine):
         for number, tokens in self.got.items():
             assert tokens == [number * 1000 + k for k in range(len(tokens))]
 
+    @invariant()
+    def who_was_cancelled_is_gone(self) -> None:
+        for number in self.cancelled:
+            assert self.tasks[number].done(), f"request {number} goes on"
+
+    @invariant()
+    def the_engine_is_not_overfilled(self) -> None:
+        if self.engine is not None:
+            assert len(self.engine.queues) <= SLOTS + 1
+
     def teardown(self) -> None:
+        from engine_host.engine import gateway
+
         if not hasattr(self, "loop"):
             return
         if self.engine is None:
@@ -175,14 +234,16 @@ class Gateways(RuleBasedStateMachine):
             if task.cancelled():
                 assert number in self.left
             elif (error := task.exception()) is not None:
-                may_fail = self.deaths.get(number, 0) > 1 or number in self.fragile
+                may_fail = self.deaths.get(number, 0) > 1 or number in self.fragile or number in self.cancelled
                 assert may_fail, f"request {number} was lost: {error!r}"
             else:
                 assert len(self.got[number]) == LONG
-        assert self.gateway.requests == 0
+        assert self.gateway.requests == self.admission.waiting == 0
+        assert [each.active for each in self.admission.status({}, {}).tiers] == [0, 0, 0]
         assert sum(self.hub.totals.finished.values()) == len(self.got)
         self.loop.close()
+        gateway.CUT_RETRY_S, gateway.SUBMIT_FIRST_S = self.pauses
 
 
 TestGateways = Gateways.TestCase
-TestGateways.settings = settings(max_examples=60, stateful_step_count=30)
+TestGateways.settings = settings(max_examples=40, stateful_step_count=25)
