@@ -65,8 +65,10 @@ class SocketOutlet:
             return
         data = self.take()
         if data and not self._transport.is_closing():
+            if self._framed:
+                data = b"%x\r\n%b\r\n" % (len(data), data)
             self._written += len(data)
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._framed else data)
+            self._transport.write(data)
 
     def stalled_s(self, now: float) -> float:
         """Seconds for which the client has taken nothing though something was there for it; 0 while it reads."""
