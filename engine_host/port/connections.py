@@ -74,5 +74,5 @@ class Doorkeeper:
     async def run(self) -> None:
         """Sweep for ever."""
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(min(SWEEP_S, self._headers_s()))
             self.sweep()

@@ -1,5 +1,6 @@
 """Binding the port, and the connections on it."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from engine_host.port import connections
 from engine_host.port.app import make_app
 from engine_host.port.connections import SWEEP_S, Doorkeeper
 from engine_host.port.server import PortInUseError, start_site, start_unix_site
@@ -105,3 +107,47 @@ def test_a_connection_the_client_closed_no_longer_counts() -> None:
     clock.now = SWEEP_S
     assert doorkeeper.sweep() == 0
     assert here.connected
+
+
+def test_a_new_connection_has_its_own_deadline_for_its_first_headers() -> None:
+    clock, headers_s = Clock(), 15.0
+    doorkeeper = Doorkeeper(clock, max_idle=10, timeout_s=75, headers_s=lambda: headers_s)
+    all_: list[Any] = [Connection() for _ in range(4)]
+    _, answered, working, kept = all_
+    for connection in all_:
+        doorkeeper.opened(connection)
+    for connection in (answered, working, kept):
+        doorkeeper.busy(connection)
+    doorkeeper.idle(answered)
+    clock.now = 14
+    assert doorkeeper.sweep() == 0
+    clock.now = 15
+    assert doorkeeper.sweep() == 1
+    assert [each.connected for each in all_] == [False, True, True, True], "only the first request has it"
+    clock.now = 75
+    doorkeeper.idle(kept)
+    doorkeeper.sweep()
+    assert [each.connected for each in all_] == [False, False, True, True]
+
+
+def test_the_deadline_for_headers_is_never_longer_than_that_of_idle_ones() -> None:
+    clock = Clock()
+    doorkeeper = Doorkeeper(clock, timeout_s=75, headers_s=lambda: 1_000.0)
+    doorkeeper.opened(Connection())  # type: ignore[arg-type]
+    clock.now = 75
+    assert doorkeeper.sweep() == 1
+
+
+async def test_a_short_deadline_for_headers_is_looked_at_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(connections.asyncio, "sleep", sleep)
+    headers = iter((1.0, 60.0))
+    with pytest.raises(asyncio.CancelledError):
+        await Doorkeeper(Clock(), headers_s=lambda: next(headers)).run()
+    assert pauses == [1.0, SWEEP_S]
