@@ -56,6 +56,7 @@ class Engine:
     def __init__(self, admission: Admission, slots: int = 4) -> None:
         self.slots = slots
         self.pages: tuple[int, int] | None = None
+        self.as_of = float("inf")
         self.taken_off: list[Ticket] = []
         self.stubborn: set[str] = set()
         self.there = True
@@ -67,7 +68,7 @@ class Engine:
             return None
         if self.pages is None:
             return Capacity(self.slots)
-        return Capacity(self.slots, self.pages[0], self.pages[1], 16, as_of=float("inf"))
+        return Capacity(self.slots, self.pages[0], self.pages[1], 16, self.as_of)
 
     def resumable(self, ticket: Ticket) -> bool:
         return ticket.request_id not in self.stubborn

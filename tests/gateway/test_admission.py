@@ -422,6 +422,8 @@ async def test_a_request_can_be_moved_before_it_waits_and_after_it_was_ended() -
     tickets = [await scene.comes(f"r{number}", "best-effort") for number in range(3)]
     scene.admission.end(tickets[2], Refusal(503, "ended"))
     assert scene.admission.move("r2", "premium")
+    await settled()
+    assert scene.refusal(tickets[2]).status == 503
     for each in tickets:
         await scene.ends(each)
     assert [tier.active for tier in scene.admission.status({}, {}).tiers] == [0, 0, 0]
@@ -513,3 +515,188 @@ async def test_a_probe_that_is_refused_before_the_queue_gives_its_chance_to_the_
     scene.admission.breaker.check(left.tier, left.request_id, 2.0)
     scene.admission.close(left, "abort")
     assert scene.inside(await scene.comes("next", "best-effort"))
+
+
+async def full(scene: Scene, count: int, tier: str = "best-effort") -> list[Ticket]:
+    """Requests of a tier, each of which has produced a token."""
+    tickets = []
+    for number in range(count):
+        tickets.append(await scene.comes(f"{tier}-{number}", tier))
+        await scene.runs(tickets[-1])
+        await scene.clock.advance(1)
+    return tickets
+
+
+async def test_a_place_is_taken_from_nobody_twice() -> None:
+    scene = Scene(slots=2)
+    tickets = await full(scene, 3)
+    scene.engine.when_taken = lambda ticket: None  # It takes a while to leave.
+    premium = [await scene.comes(f"p{number}", "premium") for number in range(4)]
+    assert scene.engine.taken_off == tickets[::-1], "the youngest first, each once"
+    assert [scene.inside(each) for each in premium] == [True, True, True, False]
+    assert [tier.checkpointed for tier in scene.admission.status({}, {}).tiers] == [0, 0, 3]
+
+
+async def test_a_place_is_not_taken_from_an_equal_or_from_who_has_less_than_its_share() -> None:
+    equal = Scene(slots=1, tiers={"a": {"preemptible": True}, "b": {"preemptible": True}})
+    await full(equal, 2, "a")
+    assert not equal.inside(await equal.comes("b", "b"))
+    behind = Scene(slots=1)
+    for number in range(40):
+        await behind.ends(await behind.comes(f"before-{number}", "premium", max_tokens=500, prompt_tokens=500))
+    low = await behind.comes("low", "best-effort", prompt_tokens=1, max_tokens=1)
+    await behind.runs(low)
+    await behind.comes("ahead", "best-effort", prompt_tokens=1, max_tokens=1)
+    for number in range(40):
+        each = await behind.comes(f"p{number}", "premium", max_tokens=500, prompt_tokens=500)
+        if not behind.inside(each):
+            break
+    assert behind.engine.taken_off == []
+
+
+async def test_who_is_being_ended_is_not_set_aside() -> None:
+    scene = Scene(slots=1)
+    tickets = await full(scene, 2)
+    scene.engine.when_taken = lambda ticket: None
+    scene.admission.cancel("best-effort-1")
+    await scene.comes("p", "premium")
+    assert scene.engine.taken_off == [tickets[1], tickets[0]]
+
+
+async def test_nobody_is_set_aside_where_that_frees_too_few_pages() -> None:
+    scene = Scene(slots=9)
+    scene.engine.pages = (1_000, 1_000)
+    await full(scene, 2)
+    scene.engine.pages = (1_000, 0)
+    assert not scene.inside(await scene.comes("p", "premium", prompt_tokens=5_000))
+    assert scene.engine.taken_off == []
+    assert scene.inside(await scene.comes("q", "premium", prompt_tokens=16)) is False, "it waits behind the first"
+
+
+async def test_pages_of_those_just_let_in_are_counted_until_the_engine_tells_of_them() -> None:
+    scene = Scene(slots=9)
+    scene.engine.pages = (100, 100)
+    scene.engine.as_of = -1.0
+    first = await scene.comes("first", prompt_tokens=16 * 60)
+    second = await scene.comes("second", prompt_tokens=16 * 60)
+    assert (scene.inside(first), scene.inside(second)) == (True, False)
+
+
+async def test_a_large_request_is_not_passed_for_the_sake_of_a_reserve() -> None:
+    scene = Scene(slots=4, gateway={"lanes": {"reserve": 0.25, "checkpoint": False}})
+    for number in range(8):
+        await scene.ends(await scene.comes(f"before-{number}", "premium", max_tokens=500, prompt_tokens=500))
+    await scene.comes("running", "premium", sequences=2)
+    large = await scene.comes("large", sequences=4)
+    assert not scene.inside(large)
+    assert not scene.inside(await scene.comes("small", "premium"))
+
+
+async def test_the_queue_is_measured_again_after_its_budget_was_asked() -> None:
+    scene = Scene(slots=1, gateway={"lanes": {"max_queued": 1}}, keys={"tokens_per_minute": 1_000})
+    await full(scene, 2, "standard")
+    asked, reserve = asyncio.Event(), scene.budgets.reserve
+
+    async def slowly(*args: Any) -> Any:
+        await asked.wait()
+        return await reserve(*args)
+
+    scene.budgets.reserve = slowly  # type: ignore[method-assign]
+    tickets = [await scene.comes(f"r{number}") for number in range(2)]
+    asked.set()
+    await settled()
+    assert not scene.tasks[tickets[0]].done()
+    assert scene.refusal(tickets[1]).status == 429
+    await scene.ends(tickets[1])
+    assert scene.budgets.released == 1
+
+
+async def test_a_long_prompt_that_is_done_lets_the_next_in_at_once() -> None:
+    scene = Scene(gateway={"lanes": {"long_prompt": 100, "long_prefill": 200}})
+    first, second = [await scene.comes(f"r{number}", prompt_tokens=150) for number in range(2)]
+    assert not scene.inside(second)
+    await scene.runs(first)
+    await settled()
+    assert scene.inside(second)
+
+
+async def test_a_probe_that_waited_too_long_is_a_bad_one() -> None:
+    scene = Scene(slots=1, gateway={"breaker": {"queue_delay_s": 1.0, "after_s": 1.0, "hold_s": 1.0}})
+    running = await full(scene, 2, "standard")
+    for _ in range(2):
+        scene.admission.observe("broken.")
+        await scene.clock.advance(1)
+    probe = await scene.comes("probe", "best-effort")
+    await scene.clock.advance(5)
+    await scene.ends(running[0])
+    await scene.runs(probe)
+    assert "best-effort" in scene.admission.breaker.shed
+
+
+async def test_what_was_set_aside_stays_held_when_an_engine_comes() -> None:
+    scene = Scene(slots=1)
+    low = (await full(scene, 2))[1]
+    await scene.comes("p", "premium")
+    assert scene.admission.set_aside(low) is False
+    assert not scene.inside(low)
+    scene.admission.engine_gone()
+    scene.admission.engine_back()
+    assert low.held == [(2.0, None)]
+
+
+async def test_time_before_the_last_token_in_which_it_was_held_excuses_nothing() -> None:
+    scene = Scene(tiers={"standard": {"ttl_deadline_s": 2.0}})
+    ticket = await scene.comes("r")
+    await scene.runs(ticket)
+    scene.admission.held(ticket)
+    await scene.clock.advance(30)
+    await scene.runs(ticket)
+    await scene.clock.advance(2.5)
+    assert ticket.refusal is not None
+
+
+async def test_an_ended_request_is_never_ended_by_a_deadline_and_leaves_no_timer() -> None:
+    scene = Scene(tiers={"standard": {"ttft_deadline_s": 2.0, "ttl_deadline_s": 5.0}})
+    ticket = await scene.comes("r")
+    await scene.runs(ticket)
+    await scene.ends(ticket)
+    assert scene.admission._timers == {}
+    await scene.clock.advance(10)
+    assert (ticket.refusal, scene.engine.taken_off) == (None, [])
+
+
+async def test_a_request_gets_the_deadlines_and_the_lane_of_the_tier_it_is_moved_to() -> None:
+    scene = Scene(
+        slots=1,
+        gateway={"lanes": {"long_prompt": 100}},
+        tiers={"premium": {"ttft_deadline_s": 5.0}, "standard": {"ttft_deadline_s": 50.0}},
+    )
+    await full(scene, 2)
+    short, long = await scene.comes("short"), await scene.comes("long", prompt_tokens=200)
+    for each in (short, long):
+        scene.admission.move(each.request_id, "best-effort")
+    assert (short.lane, long.lane) == ("throughput", "long")
+    scene.admission.move("short", "premium")
+    scene.admission.move("long", "standard")
+    await scene.clock.advance(6)
+    assert (short.refusal is None, long.refusal is None) == (False, True)
+
+
+async def test_what_a_request_did_not_use_is_its_tiers_again() -> None:
+    scene = Scene(slots=1)
+    for number in range(20):
+        await scene.ends(await scene.comes(f"b{number}", "best-effort", prompt_tokens=1, max_tokens=500))
+    await full(scene, 2, "premium")
+    assert scene.admission._queue._states["best-effort"].got == 20, "one token each"
+
+
+async def test_nothing_is_kept_of_a_request_that_ended_while_it_was_being_set_aside() -> None:
+    scene = Scene(slots=1)
+    low = (await full(scene, 2))[1]
+    scene.engine.when_taken = lambda ticket: None
+    premium = await scene.comes("p", "premium")
+    assert scene.admission.set_aside(low)
+    await scene.ends(low)
+    await scene.ends(premium)
+    assert not scene.admission.set_aside(low)
+    assert not scene.admission._aside

@@ -281,10 +281,15 @@ def test_what_a_moved_request_was_charged_goes_with_it() -> None:
     moved.output_tokens = 0
     waiting.left(moved)
     waiting.settle(moved)
-    # Both tiers have one request charged, of the same size: the one of lower weight has got more.
+    # 20 tokens of standard over its weight of 4 are less than premium's 20 and the moved one's 10, over 16 …
     assert waiting.ahead_of_its_share("standard", "premium")
+    for number in range(3):
+        waiting.push(ticket(f"more-{number}", "premium", prompt=11), 0.0)
+        assert waiting.pop(Room(9), 0.0) is not None
+    # … until three more of 21: what it was charged as a standard one counts there no more.
+    assert waiting.ahead_of_its_share("premium", "standard")
     assert before == [False]
-    assert (waiting.active("premium"), waiting.active("standard"), waiting.seated) == (1, 1, 2)
+    assert (waiting.active("premium"), waiting.active("standard"), waiting.seated) == (4, 1, 5)
 
 
 def test_a_request_that_left_twice_or_was_never_in_frees_no_others_place() -> None:
@@ -325,3 +330,111 @@ def test_the_wait_of_who_waits_for_a_quota_is_not_the_engines() -> None:
     assert waiting.kept_waiting(60.0) == 0.0
     waiting.push(ticket("p", "premium"), 50.0)
     assert waiting.kept_waiting(60.0) == 10.0
+
+
+def test_a_window_is_counted_from_whatever_began_first() -> None:
+    waiting = queue(Lanes(short_window_ms=10.0))
+    for number in range(3):
+        waiting.push(ticket(f"r{number}"), 0.005 * (number > 0))
+        if number == 0:
+            waiting.pop(Room(9), 0.0)
+    assert waiting.pop(Room(9), 0.010) is not None
+    # The engine was full for the other: it has waited for the whole of its window before the next one ends.
+    assert waiting.pop(Room(9), 0.014) is None
+    assert waiting.pop(Room(9), 0.0151) is not None
+
+
+def test_each_lane_has_its_window_and_who_was_set_aside_has_none() -> None:
+    waiting = queue(Lanes(short_window_ms=10.0, throughput_window_ms=50.0))
+    for tier, opens in (("standard", 0.010), ("best-effort", 0.050)):
+        waiting.push(ticket(f"{tier}-0", tier), 0.0)
+        assert waiting.pop(Room(9), 0.0) is not None
+        waiting.push(ticket(f"{tier}-1", tier), 0.0)
+        assert waiting.wakes_at(0.001) == opens
+        assert waiting.pop(Room(9), opens) is not None
+        aside = ticket(f"{tier}-aside", tier)
+        aside.resumes = 1
+        waiting.push(aside, opens + 0.001)
+        assert waiting.pop(Room(9), opens + 0.001) is aside
+
+
+def test_a_moved_request_keeps_the_time_it_has_waited() -> None:
+    waiting = queue(Lanes(short_window_ms=10.0))
+    waiting.push(ticket("first", "premium"), 0.0)
+    waiting.pop(Room(9), 0.0)
+    moved = ticket("moved", "best-effort", key="m")
+    waiting.push(moved, 0.25)
+    waiting.push(ticket("younger", "premium"), 0.5)
+    waiting.move(moved, "premium", "short")
+    assert waiting.kept_waiting(1.25) == 1.0
+
+
+def test_a_tier_that_was_away_saves_nothing_up() -> None:
+    waiting = queue()
+    for number in range(60):
+        waiting.push(ticket(f"s{number}"), 0.0)
+    drain(waiting, 40)
+    for number in range(60):
+        waiting.push(ticket(f"p{number}", "premium"), 1.0)
+    assert 3 <= Counter(each.tier for each in drain(waiting, 20, 1.0))["standard"] <= 5
+
+
+def test_a_newcomer_does_not_start_where_a_tier_is_that_its_quota_holds_back() -> None:
+    tiers = {**TIERS, "best-effort": Tier(weight=1.0, max_active=1)}
+    waiting = queue(tiers=tiers)
+    for number in range(2):
+        waiting.push(ticket(f"b{number}", "best-effort"), 0.0)
+    assert waiting.pop(Room(9), 0.0) is not None
+    for number in range(100):
+        waiting.push(ticket(f"p{number}", "premium"), 0.0)
+    drain(waiting, 80)
+    for number in range(40):
+        waiting.push(ticket(f"s{number}"), 1.0)
+    assert Counter(each.tier for each in drain(waiting, 20, 1.0)) == {"premium": 16, "standard": 4}
+
+
+def test_a_rate_saves_up_one_second_and_counts_what_was_used() -> None:
+    waiting = queue(tiers={"standard": Tier(tokens_per_second=100.0)})
+    for number in range(100):
+        waiting.push(ticket(f"r{number}"), 0.0)
+    drain(waiting, 6)
+    assert len(drain(waiting, 90, 1_000.0)) == 5, "as many as after one second"
+    (each,) = drain(waiting, 1, 1_001.0)
+    each.output_tokens = 500
+    waiting.settle(each)
+    assert drain(waiting, 1, 1_002.0) == []
+    assert waiting.wakes_at(1_002.0) is not None
+
+
+def test_a_long_request_that_goes_on_is_not_in_prefill_again() -> None:
+    lanes = AT_ONCE.model_copy(update={"long_prompt": 100, "long_prefill": 500})
+    waiting = queue(lanes)
+    aside = ticket("aside", prompt=400, lanes=lanes)
+    aside.resumes, aside.output_tokens = 1, 5
+    waiting.push(aside, 0.0)
+    waiting.push(ticket("new", prompt=400, lanes=lanes), 0.0)
+    assert [waiting.pop(Room(9), 0.0) is not None for _ in range(2)] == [True, True]
+
+
+def test_of_two_tiers_with_equal_shares_the_heavier_goes_first() -> None:
+    waiting = queue()
+    for tier in ("best-effort", "standard", "premium"):
+        waiting.push(ticket(tier, tier), 0.0)
+    assert [each.request_id for each in drain(waiting, 3)] == ["premium", "standard", "best-effort"]
+
+
+def test_keys_that_are_gone_cost_nothing_and_those_ahead_are_remembered() -> None:
+    waiting = queue()
+    for number in range(3_000):
+        waiting.push(ticket(f"r{number}", key=f"key-{number}"), 0.0)
+        (each,) = drain(waiting, 1)
+        each.prompt_tokens, each.output_tokens = 0, 0
+        waiting.settle(each)
+    assert len(waiting._states["standard"].shares) <= 1_001
+    busy = ticket("busy", key="busy", prompt=1_000)
+    waiting.push(busy, 0.0)
+    drain(waiting, 1)
+    for number in range(2_000):
+        waiting.push(ticket(f"s{number}", key=f"other-{number}"), 0.0)
+        waiting.settle(drain(waiting, 1)[0])
+    assert "busy" in waiting._states["standard"].shares
