@@ -1,6 +1,6 @@
 """Runs the console on a stub host, and writes the flight records it looks at."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -29,6 +29,14 @@ async def settle(app: ConsoleApp, pilot: Pilot[None]) -> None:
         if waited_for := [worker for worker in app.workers if worker.group != "answer"]:
             await app.workers.wait_for_complete(waited_for)
     await pilot.pause()
+
+
+async def each_mode(app: ConsoleApp, pilot: Pilot[None], *but: str) -> AsyncIterator[str]:
+    """Go through the modes, all but those named; one app for all, as each takes a second to start."""
+    for mode in sorted(app.MODES.keys() - set(but)):
+        await app.switch_mode(mode)
+        await settle(app, pilot)
+        yield mode
 
 
 def shown(widget: Widget) -> str:

@@ -54,21 +54,24 @@ async def test_the_list_says_which_runs_which_are_yours_and_which_are_broken(con
         assert not enabled(app, "a")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
-async def test_selecting_shows_every_knob_and_the_plan(console: Console, size: tuple[int, int]) -> None:
-    async with console(mode="profiles", size=size) as (app, pilot):
-        await select(app, pilot, "balanced")
-        words = " ".join(shown(app.screen.query_one("#detail-text")).split())
-        for part in (
-            "◆ rebuild engine.kv_cache_memory 537 MB → 1.1 GB",
-            "◆ rebuild engine.block_size 32 → 16 tokens pages are laid out when the engine starts",
-            "◇ live scheduler.token_budget 1024 → 4096 tokens",
-            "◇ live scheduler.policy fcfs → priority",
-            "KV pages 728 pages 1\u202f456 pages".replace("\u202f", " "),
-            "activations est. 61 MB est. 122 MB",
-            "free on the device n/a n/a",
-        ):
-            assert part in words
+async def test_selecting_shows_every_knob_and_the_plan(console: Console) -> None:
+    async with console(mode="profiles") as (app, pilot):
+        for size in ((80, 24), (120, 40), (200, 50)):
+            await pilot.resize_terminal(*size)
+            await settle(app, pilot)
+            await select(app, pilot, "quick [b]")
+            await select(app, pilot, "balanced")
+            words = " ".join(shown(app.screen.query_one("#detail-text")).split())
+            for part in (
+                "◆ rebuild engine.kv_cache_memory 537 MB → 1.1 GB",
+                "◆ rebuild engine.block_size 32 → 16 tokens pages are laid out when the engine starts",
+                "◇ live scheduler.token_budget 1024 → 4096 tokens",
+                "◇ live scheduler.policy fcfs → priority",
+                "KV pages 728 pages 1\u202f456 pages".replace("\u202f", " "),
+                "activations est. 61 MB est. 122 MB",
+                "free on the device n/a n/a",
+            ):
+                assert part in words, size
 
 
 async def test_apply_sends_the_profile_and_the_reason(console: Console) -> None:
@@ -151,23 +154,24 @@ async def test_the_end_of_a_change_refreshes_the_list_and_the_history(console: C
         assert "quick [b] → throughput" in screen_text(app.screen)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_the_history_tells_who_why_and_what_came_of_it(console: Console, size: tuple[int, int]) -> None:
+async def test_the_history_tells_who_why_and_what_came_of_it(console: Console) -> None:
     host = StubHost()
     host.past = list(HISTORY)
-    async with console(host, "profiles", size) as (app, pilot):
-        await pilot.press("h")
-        await settle(app, pilot)
-        text = screen_text(app.screen)
-        assert "◆ rebuild · quick [b] → throughput · ↩ rolled-back" in text
-        assert "95 ms → 101 ms" in text
-        assert "61 tok/s → 60 tok/s" in text
-        assert "by console: TTL [too] high" in text
-        assert "9.0 GB asked, 2.1 GB free" in text
-        assert "n/a → n/a" in text
-        await pilot.press("h")
-        await settle(app, pilot)
-        assert app.screen.query_one("#profiles").has_focus
+    async with console(host, "profiles") as (app, pilot):
+        for size in ((80, 24), (120, 40)):
+            await pilot.resize_terminal(*size)
+            await pilot.press("h")
+            await settle(app, pilot)
+            text = screen_text(app.screen)
+            assert "◆ rebuild · quick [b] → throughput · ↩ rolled-back" in text
+            assert "95 ms → 101 ms" in text
+            assert "61 tok/s → 60 tok/s" in text
+            assert "by console: TTL [too] high" in text
+            assert "9.0 GB asked, 2.1 GB free" in text
+            assert "n/a → n/a" in text
+            await pilot.press("h")
+            await settle(app, pilot)
+            assert app.screen.query_one("#profiles").has_focus
 
 
 async def test_roll_back_applies_the_profile_before_that_change(console: Console) -> None:
