@@ -518,17 +518,19 @@ class Admission:
         return []
 
     def _check_length(self, ticket: Ticket) -> None:
-        """Raises `Refusal` 429 where too many wait already."""
-        now, tier = self._clock(), self._tier(ticket)
+        """Raises `Refusal` 429 where too many wait already; those of lower tiers keep nobody out."""
+        now, tier, tiers = self._clock(), self._tier(ticket), self._profile().tiers
         most, here = self._profile().gateway.lanes.max_queued, self._queue.waiting_in(ticket.tier)
-        if self._queue.count >= most:
-            said = f"{self._queue.count} requests wait already, the most this server lets wait."
+        lower = (name for name, other in tiers.items() if other.weight < tier.weight and name != ticket.tier)
+        ahead = self._queue.count - sum(self._queue.waiting_in(name) for name in lower)
+        if ahead >= most:
+            said = f"{ahead} requests wait already, the most this server lets wait."
         elif tier.max_queued is not None and here >= tier.max_queued:
             said = f"{here} requests of the tier {ticket.tier} wait already, the most it lets wait."
         else:
             return
         rate = self._drain(now)
-        wait = min(self._queue.count / rate, 600.0) if rate else UNKNOWN_RETRY_S
+        wait = min(ahead / rate, 600.0) if rate else UNKNOWN_RETRY_S
         raise Refusal(429, f"{said} Try again in about {max(1, math.ceil(wait))} s.", retry_after_s=wait)
 
     def _accounts(self, ticket: Ticket) -> tuple[Account, Account]:

@@ -339,7 +339,7 @@ class AdmissionQueue:
         if last == now:
             # Those gathered together are let in together: at one instant, one after the other.
             last = self._released_before.get(name)
-        if last is None or name == _ASIDE:
+        if last is None:
             return now
         lanes = self._lanes()
         window = (lanes.short_window_ms if name == "short" else lanes.throughput_window_ms) / 1000

@@ -700,3 +700,14 @@ async def test_nothing_is_kept_of_a_request_that_ended_while_it_was_being_set_as
     await scene.ends(premium)
     assert not scene.admission.set_aside(low)
     assert not scene.admission._aside
+
+
+async def test_a_queue_full_of_lower_tiers_keeps_no_higher_one_out() -> None:
+    scene = Scene(slots=1, gateway={"lanes": {"max_queued": 3, "checkpoint": False}})
+    for number in range(2 + 3):
+        await scene.comes(f"b{number}", "best-effort")
+    assert scene.refusal(await scene.comes("b", "best-effort")).status == 429
+    premium = [await scene.comes(f"p{number}", "premium") for number in range(3)]
+    assert not any(scene.tasks[each].done() for each in premium)
+    assert scene.refusal(await scene.comes("p", "premium")).status == 429
+    assert scene.refusal(await scene.comes("s", "standard")).status == 429

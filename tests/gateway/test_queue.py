@@ -438,3 +438,12 @@ def test_keys_that_are_gone_cost_nothing_and_those_ahead_are_remembered() -> Non
         waiting.push(ticket(f"s{number}", key=f"other-{number}"), 0.0)
         waiting.settle(drain(waiting, 1)[0])
     assert "busy" in waiting._states["standard"].shares
+
+
+def test_nor_is_that_of_who_waits_for_a_rate() -> None:
+    waiting = queue(tiers={"standard": Tier(tokens_per_second=1.0)})
+    for number in range(2):
+        waiting.push(ticket(f"r{number}"), 0.0)
+    waiting.pop(Room(9), 0.0)
+    assert waiting.kept_waiting(5.0) == 0.0
+    assert waiting.kept_waiting(60.0) == 60.0
