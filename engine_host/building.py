@@ -21,7 +21,8 @@ from engine_host.engine.process import (
     import_engine,
 )
 from engine_host.flight.knobs import ControlBlock, KnobRefusedError
-from engine_host.gateway.admission import Admission, Capacity
+from engine_host.gateway.admission import Admission
+from engine_host.gateway.seats import Capacity
 from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
 from engine_host.runtime import SCRATCH, remember_processes, shared_memory_of

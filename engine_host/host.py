@@ -33,7 +33,8 @@ from engine_host.building import Built, EngineBuilder
 from engine_host.changes import ChangeLog
 from engine_host.engine.process import DeviceKind
 from engine_host.flight.knobs import KnobRefusedError
-from engine_host.gateway.admission import Admission, Capacity
+from engine_host.gateway.admission import Admission
+from engine_host.gateway.seats import Capacity
 from engine_host.logs.ring import LogRing
 from engine_host.models.store import ModelStore
 from engine_host.options import HostOptions

@@ -19,8 +19,9 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from engine_host.engine.carry import Carried
 from engine_host.engine.quarantine import Quarantine
 from engine_host.engine.refused import RefusedError
-from engine_host.gateway.admission import Admission, Capacity
+from engine_host.gateway.admission import Admission
 from engine_host.gateway.refusal import Refusal
+from engine_host.gateway.seats import Capacity
 from engine_host.gateway.ticket import Ticket
 from engine_host.port.context import rendering_model, request_context
 from engine_host.telemetry.hub import TelemetryHub

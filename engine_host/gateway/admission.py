@@ -10,24 +10,22 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from engine_host.api.types import GatewayStatus, LaneLine, TierLine
 from engine_host.gateway.breaker import CircuitBreaker
 from engine_host.gateway.budgets import Account, Budgets, Grant
 from engine_host.gateway.caller import ANONYMOUS, Caller, Limits
+from engine_host.gateway.deadlines import Deadlines
 from engine_host.gateway.prompts import check_hard, over_soft, refuse_soft
-from engine_host.gateway.queue import AdmissionQueue, Room, lane_of
+from engine_host.gateway.queue import AdmissionQueue, lane_of
 from engine_host.gateway.rate_headers import rate_limit_headers
 from engine_host.gateway.refusal import Refusal
+from engine_host.gateway.seats import Capacity, NoSeats, Places, Seats
 from engine_host.gateway.ticket import LONG_LANE, Ticket
 from profiles.gateway import KeysSection, Tier
 from profiles.schema import Profile
 from profiles.section import MAX_TOKENS
-
-AHEAD = 16
-"""One request more than the engine runs is let in for each so many that it runs, and one in any case: who waits in
-the engine itself takes a place that falls free in the same step, without a round trip to here."""
 
 DRAIN_WINDOW_S = 30.0
 """Time over which the rate is measured at which requests are let in."""
@@ -38,46 +36,8 @@ UNKNOWN_RETRY_S = 5.0
 KEPT = 256
 """Ended requests whose waterfall can still be shown."""
 
-MAX_ASIDE = 4
-"""Most requests set aside for the pages of one."""
-
 PAGES_RETRY_S = 0.02
 """Pause before free pages are asked for again: they are known from the engine's last step, about as long ago."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What the engine can hold: requests at once, KV pages in all and free, as reported at `as_of`; `None`: unknown."""
-
-    slots: int
-    pages: int | None = None
-    free_pages: int | None = None
-    page_tokens: int = 16
-    as_of: float = 0.0
-
-
-class Seats(Protocol):
-    """The engine, as far as letting requests in needs it."""
-
-    def capacity(self) -> Capacity | None:
-        """What it can hold now; `None` while there is none."""
-
-    def resumable(self, ticket: Ticket) -> bool:
-        """Whether the request can be set aside now and go on later with nothing lost."""
-
-    def take_off(self, ticket: Ticket) -> None:
-        """Begin to take a request off the engine; it finds out by itself what becomes of it."""
-
-
-class _NoSeats:
-    def capacity(self) -> Capacity | None:
-        return None
-
-    def resumable(self, ticket: Ticket) -> bool:
-        return False
-
-    def take_off(self, ticket: Ticket) -> None:
-        pass
 
 
 @dataclass(slots=True)
@@ -104,7 +64,7 @@ class Admission:
         wall: Callable[[], float] = time.time,
         later: Callable[[float, Callable[[], None]], asyncio.TimerHandle] | None = None,
     ) -> None:
-        self.seats: Seats = _NoSeats()
+        self.seats: Seats = NoSeats()
         self.breaker = CircuitBreaker(lambda: profile().gateway.breaker, lambda: profile().tiers, wall)
         self._profile = profile
         self._budgets = budgets
@@ -112,10 +72,11 @@ class Admission:
         self._clock = clock
         self._later = later or (lambda delay, call: asyncio.get_running_loop().call_later(delay, call))
         self._queue = AdmissionQueue(lambda: profile().gateway.lanes, lambda: profile().tiers)
+        self._places = Places(profile, self._queue)
         self._tickets: dict[str, Ticket] = {}
         self._aside: set[Ticket] = set()
         self._grants: dict[Ticket, tuple[Budgets, Grant]] = {}
-        self._timers: dict[Ticket, asyncio.TimerHandle] = {}
+        self._deadlines = Deadlines(self._clock, self._later, self._tier, self.end)
         self._ended: OrderedDict[str, Ticket] = OrderedDict()
         self._admitted_at: deque[float] = deque()
         self._counts: dict[str, _Counts] = {}
@@ -177,7 +138,7 @@ class Admission:
         Cancelling it takes the request out; `close` must be called in any case.
         """
         now = self._clock()
-        self._arm(ticket, self._tier(ticket).ttft_deadline_s, ticket.arrived)
+        self._deadlines.start(ticket)
         self.breaker.check(ticket.tier, ticket.request_id, now)
         self._check_length(ticket)
         accounts = self._accounts(ticket)
@@ -220,12 +181,12 @@ class Admission:
 
     def held(self, ticket: Ticket) -> None:
         """The host keeps it off the engine, and it goes on later."""
-        if not ticket.held or ticket.held[-1][1] is not None:
+        if not ticket.is_held:
             ticket.held.append((self._clock(), None))
 
     def resumed(self, ticket: Ticket) -> None:
         """It goes on."""
-        if ticket.held and ticket.held[-1][1] is None:
+        if ticket.is_held:
             ticket.held[-1] = (ticket.held[-1][0], self._clock())
 
     def set_aside(self, ticket: Ticket) -> bool:
@@ -241,7 +202,7 @@ class Admission:
         if ticket.first_token is None:
             ticket.first_token = now
             self._queue.prefilled(ticket)
-            self._arm(ticket, self._tier(ticket).ttl_deadline_s, now)
+            self._deadlines.start(ticket)
             limit = self._profile().gateway.breaker.queue_delay_s
             self.breaker.probed(ticket.request_id, limit is None or ticket.waited <= limit, now)
             if ticket.long:
@@ -253,7 +214,7 @@ class Admission:
             return
         now = self._clock()
         del self._tickets[ticket.request_id]
-        self._disarm(ticket)
+        self._deadlines.stop(ticket)
         self.resumed(ticket)
         self._queue.remove(ticket)
         ticket.ended, ticket.finish_reason = now, reason
@@ -303,10 +264,7 @@ class Admission:
             return False
         lane = ticket.lane if ticket.long else rules.lane
         self._queue.move(ticket, tier, lane)
-        if ticket.first_token is None:
-            self._arm(ticket, rules.ttft_deadline_s, ticket.arrived)
-        else:
-            self._arm(ticket, rules.ttl_deadline_s, ticket.last_token or self._clock())
+        self._deadlines.start(ticket)
         self.pump()
         return True
 
@@ -315,15 +273,16 @@ class Admission:
         now = self._clock()
         if (profile := self._profile()) is not self._rules:
             self._rules = profile
-            self._arm_all()
+            for each in self._tickets.values():
+                self._deadlines.start(each)
         again = None
         if self._queue.count and (capacity := self.seats.capacity()) is not None:
             self._make_room(capacity, now)
-            room = self._room(capacity)
+            room = self._places.room(capacity)
             while (ticket := self._queue.next(now)) is not None:
-                if not self._fits(ticket, room, capacity):
+                if not self._places.fits(ticket, room, capacity):
                     # Room that is kept for the highest tier is no reason for that tier to wait its turn.
-                    ticket = self._of_the_top(room, capacity, now) if room.holds(ticket) else None
+                    ticket = self._places.of_the_top(room, capacity, now) if room.holds(ticket) else None
                 if ticket is None:
                     again = now + PAGES_RETRY_S if room.pages is not None else None
                     break
@@ -373,7 +332,7 @@ class Admission:
                     name=name,
                     active=self._queue.active(name),
                     waiting=self._queue.waiting_in(name),
-                    held=sum(each.tier == name and is_held(each) for each in self._tickets.values()),
+                    held=sum(each.tier == name and each.is_held for each in self._tickets.values()),
                     finished=self._count(name).finished,
                     refused=self._count(name).refused,
                     checkpointed=self._count(name).checkpointed,
@@ -420,65 +379,23 @@ class Admission:
         if ticket.turn is not None and not ticket.turn.done():
             ticket.turn.set_result(None)
 
-    def _room(self, capacity: Capacity) -> Room:
-        """What is left in the engine."""
-        slots = capacity.slots + _ahead(capacity) - self._queue.seated
-        room = Room(slots, page_tokens=capacity.page_tokens)
-        if capacity.free_pages is None or capacity.pages is None:
-            return room
-        pages = capacity.free_pages
-        for each in reversed(self._queue.inside):
-            if each.admitted is None or each.admitted <= capacity.as_of:
-                break
-            pages -= room.pages_of(each)
-        return Room(slots, pages, capacity.page_tokens)
-
-    def _fits(self, ticket: Ticket, room: Room, capacity: Capacity) -> bool:
-        """Whether a request may begin in what is left, without what is kept for the tier of highest weight.
-
-        An empty engine takes anything: what doesn't fit there never would.
-        """
-        if not self._queue.inside:
-            return True
-        reserve, tops = self._profile().gateway.lanes.reserve, self._tops()
-        if not reserve or ticket.tier in tops:
-            return room.holds(ticket)
-        kept = math.ceil(capacity.slots * reserve) - sum(self._queue.seated_in(tier) for tier in tops)
-        slots = room.slots - (kept + _ahead(capacity) if kept > 0 else 0)
-        pages = room.pages
-        if pages is not None and capacity.pages is not None:
-            held = sum(room.pages_of(each) for each in self._queue.inside if each.tier in tops)
-            pages -= max(math.ceil(capacity.pages * reserve) - held, 0)
-        return Room(slots, pages, room.page_tokens).holds(ticket)
-
-    def _tops(self) -> list[str]:
-        """The tiers of highest weight."""
-        tiers = self._profile().tiers
-        top = max(tier.weight for tier in tiers.values())
-        return [name for name, tier in tiers.items() if tier.weight == top]
-
-    def _of_the_top(self, room: Room, capacity: Capacity, now: float) -> Ticket | None:
-        """A request of the tiers of highest weight that fits into what is left."""
-        firsts = [ticket for tier in self._tops() if (ticket := self._queue.first_of(tier, now)) is not None]
-        return next((ticket for ticket in firsts if self._fits(ticket, room, capacity)), None)
-
     def _make_room(self, capacity: Capacity, now: float) -> None:
         """At a full engine, let a request of a higher tier in and set the youngest preemptible ones aside for it."""
         if not self._profile().gateway.lanes.checkpoint or not self._queue.inside:
             return
         tiers = self._profile().tiers
         for name in sorted(tiers, key=lambda tier: -tiers[tier].weight):
-            lower = self._lower(name)
+            lower = self._places.lower(name)
             if not lower or not self._queue.waiting_in(name) or (ticket := self._queue.first_of(name, now)) is None:
                 continue
-            room = self._room(capacity)
+            room = self._places.room(capacity)
             # Who waits in the engine takes no place; those being set aside have given theirs to another.
             places = min(self._queue.seated - sum(each.sequences for each in self._aside), capacity.slots)
             lacking = places + ticket.sequences - capacity.slots
             pages = room.pages_of(ticket) - room.pages if room.pages is not None else 0
             if lacking <= 0 and pages <= 0:
                 continue
-            victims = self._victims(lower, lacking, pages, room)
+            victims = self._places.victims(lower, lacking, pages, room, self._spared)
             if not victims:
                 continue
             self._let_in(ticket, now)
@@ -488,34 +405,8 @@ class Admission:
                 self._count(victim.tier).checkpointed += 1
                 self.seats.take_off(victim)
 
-    def _lower(self, name: str) -> set[str]:
-        """The tiers whose requests may be set aside for one of this tier."""
-        tiers, weight = self._profile().tiers, self._profile().tiers[name].weight
-        return {
-            other
-            for other, tier in tiers.items()
-            if tier.preemptible
-            and tier.weight < weight
-            and self._queue.active(other)
-            and self._queue.ahead_of_its_share(other, name)
-        }
-
-    def _victims(self, tiers: set[str], slots: int, pages: int, room: Room) -> list[Ticket]:
-        """The youngest requests of these tiers whose places and pages are enough; none where they aren't."""
-        found: list[Ticket] = []
-        for each in reversed(self._queue.inside):
-            if each.tier not in tiers or each in self._aside or each.first_token is None or each.refusal is not None:
-                continue
-            if not self.seats.resumable(each):
-                continue
-            found.append(each)
-            slots -= each.sequences
-            pages -= room.pages_of(each)
-            if slots <= 0 and pages <= 0:
-                return found
-            if len(found) == MAX_ASIDE:
-                break
-        return []
+    def _spared(self, ticket: Ticket) -> bool:
+        return ticket in self._aside or not self.seats.resumable(ticket)
 
     def _check_length(self, ticket: Ticket) -> None:
         """Raises `Refusal` 429 where too many wait already; those of lower tiers keep nobody out."""
@@ -544,52 +435,6 @@ class Admission:
         used = ticket.prompt_tokens + ticket.output_tokens
         price = self._usd_per_token()
         await budgets.settle(grant, used, used * price if price else 0.0)
-
-    # Deadlines.
-
-    def _arm_all(self) -> None:
-        """Apply changed deadlines to everybody."""
-        for ticket in self._tickets.values():
-            tier, since = self._tier(ticket), ticket.last_token
-            if since is None:
-                self._arm(ticket, tier.ttft_deadline_s, ticket.arrived)
-            else:
-                self._arm(ticket, tier.ttl_deadline_s, since)
-
-    def _arm(self, ticket: Ticket, deadline_s: float | None, since: float) -> None:
-        self._disarm(ticket)
-        if deadline_s is not None and ticket.ended is None:
-            delay = max(since + deadline_s - self._clock(), 0.0)
-            self._timers[ticket] = self._later(delay, lambda: self._due(ticket))
-
-    def _disarm(self, ticket: Ticket) -> None:
-        if (timer := self._timers.pop(ticket, None)) is not None:
-            timer.cancel()
-
-    def _due(self, ticket: Ticket) -> None:
-        """A deadline may have passed; time in which the host itself held the request off the engine does not count."""
-        self._timers.pop(ticket, None)
-        now, tier = self._clock(), self._tier(ticket)
-        first = ticket.first_token is None
-        limit = tier.ttft_deadline_s if first else tier.ttl_deadline_s
-        if limit is None:
-            return
-        since = ticket.arrived if first else ticket.last_token or ticket.arrived
-        counted = now - since - _held_since(ticket, since, now)
-        if self.seats.capacity() is None or is_held(ticket):
-            self._arm(ticket, min(limit, 1.0), now)
-        elif counted < limit:
-            self._arm(ticket, limit - counted, now)
-        else:
-            what = "first token" if first else "next token"
-            self.end(
-                ticket,
-                Refusal(
-                    408,
-                    f"The {what} did not come within {limit:g} s, the deadline of the tier {ticket.tier}; "
-                    f"after {counted:.2f} s the request was ended.",
-                ),
-            )
 
     # Figures.
 
@@ -632,10 +477,6 @@ class Admission:
 _NO_LIMITS = Limits()
 
 
-def _ahead(capacity: Capacity) -> int:
-    return 1 + capacity.slots // AHEAD
-
-
 def _numbered(request_id: str) -> Iterator[str]:
     yield request_id
     yield from (f"{request_id}~{number}" for number in itertools.count(2))
@@ -655,13 +496,3 @@ def tier_account(name: str, tier: Tier) -> Account:
     """The budget that all requests of a tier share."""
     limits = Limits(tier.requests_per_minute, tier.tokens_per_minute, tier.tokens_per_day, tier.usd_per_day)
     return Account(f"tier:{name}", limits)
-
-
-def is_held(ticket: Ticket) -> bool:
-    """Whether the host keeps it off the engine."""
-    return bool(ticket.held) and ticket.held[-1][1] is None
-
-
-def _held_since(ticket: Ticket, since: float, now: float) -> float:
-    """Seconds after `since` in which the host held the request off the engine."""
-    return sum(max(0.0, (end if end is not None else now) - max(begin, since)) for begin, end in ticket.held)

@@ -68,3 +68,12 @@ class Ticket:
     def long(self) -> bool:
         """Whether it waits in the long-prompt lane."""
         return self.lane == LONG_LANE
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the host keeps it off the engine."""
+        return bool(self.held) and self.held[-1][1] is None
+
+    def held_since(self, since: float, now: float) -> float:
+        """Seconds after `since` in which the host held it off the engine."""
+        return sum(max(0.0, (end if end is not None else now) - max(begin, since)) for begin, end in self.held)

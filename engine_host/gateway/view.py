@@ -7,7 +7,7 @@ import numpy as np
 
 from engine_host.api.flight import FlightReader
 from engine_host.api.types import GatewayStatus, KeyLine, RequestRow, Span, SpanName, UsageLine, Waterfall
-from engine_host.gateway.admission import Admission, effective_limits, is_held, tier_account
+from engine_host.gateway.admission import Admission, effective_limits, tier_account
 from engine_host.gateway.budgets import Account
 from engine_host.gateway.keys import KeyStore
 from engine_host.gateway.stores import Stores
@@ -73,7 +73,7 @@ class GatewayView:
             return row
         waiting = self._clock() - ticket.entered if ticket.turn is not None and ticket.entered is not None else 0.0
         state = row.state
-        if is_held(ticket):
+        if ticket.is_held:
             state = "held"
         elif ticket.admitted is None:
             state = "queued"

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine_host.gateway.admission import Admission, Capacity
+from engine_host.gateway.admission import Admission
 from engine_host.gateway.budgets import Account, Grant
 from engine_host.gateway.caller import Caller
+from engine_host.gateway.seats import Capacity
 from engine_host.gateway.ticket import Ticket
 from profiles.schema import Profile
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine_host.gateway.admission import Capacity
+from engine_host.gateway.seats import Capacity
 from engine_host.port.context import RequestContext, request_context
 from engine_host.telemetry.hub import TelemetryHub
 from tests.gateway.parts import open_admission

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine_host.gateway.admission import Admission, Capacity
+from engine_host.gateway.admission import Admission
 from engine_host.gateway.caller import Caller
+from engine_host.gateway.seats import Capacity
 from engine_host.port.context import RequestContext, request_context
 from engine_host.telemetry.hub import TelemetryHub
 from tests.gateway.parts import open_admission
@@ -26,10 +27,16 @@ class Scene:
         self.gateway.attach(self.engine)
         self.got: list[list[int]] = []
 
-    async def comes(self, name: str, tier: str = "standard") -> "asyncio.Task[None]":
+    async def comes(self, name: str, tier: str = "standard", logprobs: int | None = None) -> "asyncio.Task[None]":
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        wanted = SamplingParams(temperature=0, max_tokens=LONG, detokenize=False, output_kind=RequestOutputKind.DELTA)
+        wanted = SamplingParams(
+            temperature=0,
+            max_tokens=LONG,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+            logprobs=logprobs,
+        )
         number = len(self.got) + 1
         tokens: list[int] = []
         self.got.append(tokens)
@@ -172,3 +179,26 @@ async def test_being_set_aside_ends_nothing_that_has_come_back(monkeypatch: pyte
     await until(low.done)
     assert low.exception() is None
     assert aborted == ["low"]
+
+
+async def test_who_is_ended_is_told_why_also_where_no_other_engine_could_go_on() -> None:
+    scene = Scene()
+    task = await scene.comes("r", logprobs=1)
+    await scene.steps(2)
+    assert scene.admission.cancel("r")
+    await until(task.done)
+    assert "operator" in said(task)
+
+
+async def test_who_waits_for_a_turn_is_held_while_there_is_no_engine() -> None:
+    scene = Scene(slots=1)
+    tasks = [await scene.comes(f"r{number}") for number in range(3)]
+    waiting = scene.admission.ticket("r2")
+    assert waiting is not None
+    await scene.gateway.cut()
+    assert waiting.is_held
+    scene.gateway.attach(SteppedEngine())
+    await settled()
+    assert not waiting.is_held
+    for task in tasks:
+        task.cancel()
