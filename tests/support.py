@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
+import psutil
 
 from engine_host.models.store import ModelStore, default_source
 
@@ -59,11 +61,19 @@ class LiveHost:
         return f"http://127.0.0.1:{self.port}"
 
 
+def shared_memory(family: list[psutil.Process]) -> set[str]:
+    """The segments below /dev/shm that the processes map."""
+    return {mapped.path for process in family for mapped in process.memory_maps() if mapped.path.startswith("/dev/shm")}
+
+
 @contextmanager
-def running_host(*flags: str, profiles: Mapping[str, str] | None = None) -> Iterator[LiveHost]:
+def running_host(
+    *flags: str, profiles: Mapping[str, str] | None = None, end: signal.Signals = signal.SIGTERM
+) -> Iterator[LiveHost]:
     """`llmconsole serve` with the default model in float32, until the block ends.
 
-    `profiles` are TOML texts by name; the first is the one it starts with.
+    `profiles` are TOML texts by name; the first is the one it starts with. The signal `end` then goes to all of its
+    processes, as from a terminal, and it's an error when something of it stays.
     """
     port, runtime = free_port(), Path(tempfile.mkdtemp(prefix="llmc-", dir="/tmp"))
     command = [sys.executable, "-m", "console", "serve", "--model", str(small_model("float32")), "--port", str(port)]
@@ -81,18 +91,36 @@ def running_host(*flags: str, profiles: Mapping[str, str] | None = None) -> Iter
         environment["XDG_CONFIG_HOME"] = str(runtime / "config")
         command += ["--profile", next(iter(profiles))]
     log = (runtime / "log").open("w+")
-    process = subprocess.Popen([*command, *flags], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+    process = subprocess.Popen(
+        [*command, *flags], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+    )
     try:
         while not _healthy(port):
             assert process.poll() is None, f"the host did not start:\n{(runtime / 'log').read_text()[-3000:]}"
             time.sleep(0.2)
         (socket_path,) = (runtime / "llmconsole").glob("*/host.sock")
         yield LiveHost(port, socket_path, process.pid, runtime)
+        _end(process, runtime, end)
     finally:
         process.terminate()
         process.wait(60)
         log.close()
         shutil.rmtree(runtime, ignore_errors=True)
+
+
+def _end(process: "subprocess.Popen[bytes]", runtime: Path, number: signal.Signals) -> None:
+    """Tell a host to end, and look for what must not be left of it."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    segments = shared_memory(family)
+    assert any("EngineCore" in " ".join(each.cmdline()) for each in family)
+    os.killpg(process.pid, number)
+    log = runtime / "log"
+    assert process.wait(60) == 0, f"the host did not end well:\n{log.read_text()[-3000:]}"
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+    assert [segment for segment in segments if os.path.exists(segment)] == []
+    assert list((runtime / "llmconsole").iterdir()) == []
+    assert "The engine is ready" in log.read_text()
 
 
 def _healthy(port: int) -> bool:

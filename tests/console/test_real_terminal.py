@@ -90,7 +90,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def start(terminal: Terminal) -> None:
-    command = f"{sys.executable} -m console --model {small_model('bfloat16')} --port {free_port()}"
+    command = f"{sys.executable} -m console --model {small_model('float32')} --port {free_port()}"
     terminal.type(
         f"cd {os.getcwd()} && {command} --kv-cache-memory-bytes=134217728 --max-model-len=2048; echo ended with $?",
         "Enter",
