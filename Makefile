@@ -8,7 +8,7 @@ ARGS ?=
 BIN := .venv/bin
 BENCHMARKS := start flight_record port ui_tax swap
 
-.PHONY: run setup test lint format conformance bench lock tmux clean
+.PHONY: run setup test lint format conformance bench lock test-programs clean
 
 run: setup
 	@$(BIN)/llmconsole $(ARGS)
@@ -16,7 +16,7 @@ run: setup
 setup:
 	@$(PYTHON) scripts/setup.py --device $(DEVICE)
 
-test: setup tmux
+test: setup test-programs
 	@$(BIN)/python -m pytest -q $(ARGS)
 
 lint: setup
@@ -36,14 +36,9 @@ conformance: setup
 bench: setup
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; done
 
-# The terminal tests drive tmux; without it they say why they are skipped.
-tmux:
-	@command -v tmux >/dev/null || \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "Installing tmux for the terminal tests."; \
-	  apt-get install -y -q tmux >/dev/null 2>&1 || { apt-get update -q && apt-get install -y -q tmux; } >/dev/null 2>&1 || \
-	  echo "tmux can't be installed; the terminal tests are skipped."; \
-	else echo "tmux is missing; the terminal tests are skipped."; fi
+# Programs that tests drive: tmux, nginx, redis-server.
+test-programs:
+	@sh scripts/test_programs.sh
 
 # Resolve the lock files again; needs uv. Pins stay as they are unless LOCK_FLAGS="--upgrade-package NAME" says so.
 # The overrides drop packages that break or bloat an install: see locks/README.md.
