@@ -79,8 +79,9 @@ async def serve(kind: str, model: str) -> None:
     from engine_host.engine.serve_args import parse_serve_args
     from engine_host.engine.serving import build_serving
     from engine_host.engine.stub import StubEngine
-    from engine_host.gateway.admission import Admission, Capacity
+    from engine_host.gateway.admission import Admission
     from engine_host.gateway.budgets import open_budgets
+    from engine_host.gateway.seats import Capacity
     from engine_host.port.auth import Authenticator
     from engine_host.telemetry.hub import TelemetryHub
 

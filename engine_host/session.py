@@ -13,7 +13,7 @@ import msgspec
 
 from engine_host.admin import admin_routes, public_admin_routes
 from engine_host.admin_gateway import gateway_routes
-from engine_host.api.types import EngineState
+from engine_host.api.types import EngineState, StateName
 from engine_host.engine.process import device_kind
 from engine_host.gateway.access import given_keys
 from engine_host.gateway.admission import Admission
@@ -214,12 +214,17 @@ class Session:
         return int(total) if total is not None else None
 
     async def _keep_streams_alive(self) -> None:
-        """Tell clients, and what stands between, that a stream which pauses for a rebuild goes on."""
+        """Tell clients, and what stands between, that a stream which pauses goes on."""
         while True:
-            state = await self._host.until("swapping", "recovering")
-            self._streams.comment(f"the engine is {state.name}; this stream goes on")
+            state = self._host.state.name
+            if state in ("swapping", "recovering"):
+                self._streams.comment(f"the engine is {state}; this stream goes on")
+            elif self._host.gate.any_held:
+                self._streams.comment("streams wait for others; this one goes on")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._host.until("ready", "failed", "stopped"), KEEP_ALIVE_S)
+                others: tuple[StateName, ...] = ("ready", "failed", "stopped", "starting")
+                changed = ("swapping", "recovering") if state in others else others
+                await asyncio.wait_for(self._host.until(*changed), KEEP_ALIVE_S)
 
     async def _keep_usage(self) -> None:
         """Know what the tiers have used up, and forget conversations that are past their time."""

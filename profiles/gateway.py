@@ -57,7 +57,9 @@ class Lanes(Section):
     long_prefill: int = knob(
         8192, "live", "tokens", "Long prompts' tokens in prefill at once; a longer prompt goes alone", ge=1
     )
-    max_queued: int = knob(1024, "live", "requests", "Requests that may wait in all; more are told 429", ge=1)
+    max_queued: int = knob(
+        1024, "live", "requests", "Requests of a tier and those above it that may wait; more are told 429", ge=1
+    )
     reserve: float = knob(
         0.0, "live", "fraction", "Share of the engine's slots and pages kept for the tier of highest weight", ge=0, lt=1
     )
@@ -86,7 +88,7 @@ class Breaker(Section):
         None,
         "live",
         "s",
-        "Wait in the queue above which the engine counts as saturated; unset never sheds for it",
+        "Wait in the queue above which the engine counts as saturated; unset is no breaker",
         gt=0,
     )
     after_s: float = knob(5.0, "live", "s", "How long it must be so before the next group of tiers is shed", gt=0)

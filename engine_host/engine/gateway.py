@@ -265,6 +265,7 @@ class Gateway:
                 whole.outputs.sort(key=lambda part: part.index)
                 yield whole
         except Refusal as refusal:
+            ticket.refusal = refusal
             raise self._refused(refusal) from None
         except Exception:
             reason = "error"

@@ -224,7 +224,7 @@ class Admission:
         # Refused before it came to the queue, it has seen nothing of the engine.
         self.breaker.probed(ticket.request_id, False if ticket.queued is not None else None, now)
         counts = self._count(ticket.tier)
-        if ticket.refusal is not None or ticket.admitted is None:
+        if ticket.refusal is not None:
             counts.refused += 1
         elif reason in ("stop", "length"):
             counts.finished += 1
@@ -300,10 +300,15 @@ class Admission:
         return self._profile().gateway.prompts.max_tokens
 
     def observe(self, problem: str | None = None) -> None:
-        """Tell the breaker how it goes; `problem` is what is wrong with the engine. Call it a few times a second."""
+        """Tell the breaker how it goes; `problem` is what is wrong with the engine. Call it a few times a second.
+
+        Without a `queue_delay_s` in the profile there is no breaker: whoever comes waits.
+        """
         now = self._clock()
         limit = self._profile().gateway.breaker.queue_delay_s
-        if problem is None and limit is not None:
+        if limit is None:
+            problem = None
+        elif problem is None:
             waited = self._queue.kept_waiting(now)
             if waited > limit:
                 problem = f"a request has waited {waited:.1f} s for the engine, above {limit:g} s."
@@ -315,6 +320,11 @@ class Admission:
     def ticket(self, request_id: str) -> Ticket | None:
         """A request of this id that hasn't ended, or ended a while ago."""
         return self._tickets.get(request_id) or self._ended.get(request_id)
+
+    @property
+    def any_held(self) -> bool:
+        """Whether a request that had begun waits to go on."""
+        return any(ticket.is_held for ticket in self._tickets.values())
 
     @property
     def waiting(self) -> int:

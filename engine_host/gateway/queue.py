@@ -334,12 +334,15 @@ class AdmissionQueue:
         return self._refilled(state, tier.tokens_per_second, now)
 
     def _line_opens(self, name: str, line: _Line, now: float) -> float:
-        """When the window lets a line go: it begins with the last one let in, and holds nobody longer than itself."""
+        """When the window lets a line go: it begins with the last one let in, and holds nobody longer than itself.
+
+        An idle engine has no step to share.
+        """
         last = self._released.get(name)
         if last == now:
             # Those gathered together are let in together: at one instant, one after the other.
             last = self._released_before.get(name)
-        if last is None:
+        if last is None or not self.inside:
             return now
         lanes = self._lanes()
         window = (lanes.short_window_ms if name == "short" else lanes.throughput_window_ms) / 1000
