@@ -124,15 +124,18 @@ class KeyStore:
     # For the command and the screen.
 
     def list(self) -> tuple[KeyRecord, ...]:
-        """All keys, oldest first, expired and revoked ones too."""
+        """All keys, oldest first, expired and revoked ones too, with uses that are not written yet."""
         if not self._path.exists():
             return ()
         with self._sentences():
             database = connect(self._path, BUSY_TIMEOUT_S)
             try:
-                return read_all(database)
+                found = read_all(database)
             finally:
                 database.close()
+        with self._noting:
+            used = dict(self._used)
+        return tuple(replace(each, last_used=used.get(each.id, each.last_used)) for each in found)
 
     def create(
         self,

@@ -225,3 +225,12 @@ def test_the_store_is_light_to_import() -> None:
     code = "import sys, engine_host.gateway.keys, engine_host.gateway.access; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"vllm", "torch", "numpy", "aiohttp", "pydantic", "asyncio"} & set(loaded)
+
+
+def test_a_use_is_shown_before_it_is_written(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keys.sqlite", clock=lambda: 1_000.0)
+    _, text = store.create("k")
+    store.lookup(text)
+    assert [record.last_used for record in store.list()] == [1_000.0]
+    assert [record.last_used for record in KeyStore(tmp_path / "keys.sqlite").list()] == [None]
+    store.close()
