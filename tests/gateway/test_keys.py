@@ -83,7 +83,7 @@ def test_a_running_host_knows_a_new_key_at_once(command: KeyStore, host: KeyStor
     assert (caller.key_id, caller.name, caller.tier) == (record.id, "alice", "premium")
     assert (caller.models, caller.limits, caller.admin) == (frozenset({"a", "b"}), limits, True)
     assert host.any_key()
-    assert host.list() == (record,)
+    assert command.list() == (record,)
     assert record.line().models == ("a", "b")
 
 
