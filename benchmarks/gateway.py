@@ -2,8 +2,9 @@
 
     python -m benchmarks.gateway [--part overhead|mixed|disconnect|all] [--model FOLDER]
 
-overhead: time to first token and CPU of a request with every rule on (keys, budgets in SQLite, caps, prompt limits,
-tiers, deadlines) against the same port with none, on a stub engine; rounds alternate between the two servers.
+overhead: with every rule on (keys, budgets in SQLite, caps, prompt limits, tiers, deadlines) against the same port with
+none, on a stub engine: the time to first token of requests that come while others stream, and the CPU of requests that
+come one after the other; rounds alternate between the two servers.
 mixed: premium requests among a crowd of best-effort ones, a fifth of them with long prompts, on the real engine:
 premium's TTFT and TTL against vLLM's own server, first come first served, and against a reserve instead of setting
 requests aside. disconnect: from the moment a client leaves to the moment its pages are free, on the real engine.
@@ -73,6 +74,11 @@ RULES = Profile.model_validate(
 )
 
 
+CHAT = {"messages": [{"role": "user", "content": "Count the lamps. " * 12}], "stream": True}
+STREAMS, QUICK, SLOW, TOKENS_PER_S = 16, 8, 900, 30
+"""Streams that go on in the background, the tokens of a short and of a long reply, and the pace of the long ones."""
+
+
 async def serve(kind: str, model: str) -> None:
     """Serve the stub engine on a free port, with every rule or with none, until SIGTERM."""
     from engine_host.engine.gateway import Gateway
@@ -88,7 +94,16 @@ async def serve(kind: str, model: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     args = parse_serve_args(model, [], {"max_model_len": 2048})
-    engine = StubEngine(args)
+
+    class Engine(StubEngine):
+        async def generate(self, prompt: Any, sampling_params: Any, request_id: str, **options: Any) -> Any:
+            """Long replies at the pace of an engine, short ones at once."""
+            async for output in super().generate(prompt, sampling_params, request_id, **options):
+                if sampling_params.max_tokens > QUICK:
+                    await asyncio.sleep(1 / TOKENS_PER_S)
+                yield output
+
+    engine = Engine(args)
     if kind == "off":
         await serve_on_port(await build_serving(engine, args), Profile.model_validate({"name": "none"}), stop)
         return
@@ -124,30 +139,41 @@ class Server:
                 return
         raise SystemExit(f"the server did not start: run {' '.join(command)}")
 
-    async def round(self, requests: int, pause_s: float) -> None:
-        """Streams that come one by one, `pause_s` apart on average, whether or not the last has ended."""
-        pauses = random.Random(SEED)
-        body = {"messages": [{"role": "user", "content": "Count the lamps. " * 12}], "max_tokens": 8, "stream": True}
-        ttft: list[float] = []
+    async def round(self, requests: int) -> None:
+        """First the CPU of requests from four clients, then the time to first token among `STREAMS` streams."""
         async with aiohttp.ClientSession(self.url, headers=self.headers) as session:
 
-            async def one() -> None:
+            async def one(tokens: int) -> float:
+                body = {**CHAT, "max_tokens": tokens}
                 sent = time.perf_counter()
                 async with session.post("/v1/chat/completions", json=body) as reply:
                     await reply.content.readany()
-                    ttft.append(time.perf_counter() - sent)
+                    first = time.perf_counter() - sent
                     if reply.status != 200:
                         raise SystemExit(await reply.text())
                     await reply.read()
+                return first
+
+            async def client() -> None:
+                for _ in range(requests // 4):
+                    await one(QUICK)
 
             before = self.process.cpu_times()
-            async with asyncio.TaskGroup() as group:
-                for _ in range(requests):
-                    group.create_task(one())
-                    await asyncio.sleep(pauses.expovariate(1 / pause_s))
+            await asyncio.gather(*(client() for _ in range(4)))
             after = self.process.cpu_times()
-        self.ttft.append(ttft)
-        self.cpu.append((after.user + after.system - before.user - before.system) / requests)
+            self.cpu.append((after.user + after.system - before.user - before.system) / (requests // 4 * 4))
+
+            pauses = random.Random(SEED)
+            streams = [asyncio.create_task(one(SLOW)) for _ in range(STREAMS)]
+            await asyncio.sleep(1)
+            arriving = []
+            for _ in range(requests):
+                arriving.append(asyncio.create_task(one(QUICK)))
+                await asyncio.sleep(pauses.expovariate(1 / 0.05))
+            self.ttft.append(list(await asyncio.gather(*arriving)))
+            for each in streams:
+                each.cancel()
+            await asyncio.gather(*streams, return_exceptions=True)
 
 
 def overhead(model: str, rounds: int, requests: int) -> bool:
@@ -155,12 +181,12 @@ def overhead(model: str, rounds: int, requests: int) -> bool:
     servers = [Server("off", model), Server("on", model)]
     try:
         for each in servers:
-            uvloop.run(each.round(50, 0.01))
+            uvloop.run(each.round(40))
             each.ttft.clear()
             each.cpu.clear()
         for _ in range(rounds):
             for each in servers:
-                uvloop.run(each.round(requests, 0.04))
+                uvloop.run(each.round(requests))
     finally:
         for each in servers:
             each.process.terminate()

@@ -1,7 +1,9 @@
 """The keys of a screen at its foot, in as many words as its width allows."""
 
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.events import Resize
+from textual.screen import Screen
 from textual.widgets import Footer, Label
 from textual.widgets._footer import FooterKey
 
@@ -21,6 +23,19 @@ class ConsoleFooter(Footer):
     DEFAULT_CSS = """
     ConsoleFooter Label { color: $footer-description-foreground; margin-right: 1; }
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: list[tuple[Binding, bool, str]] = []
+
+    def bindings_changed(self, screen: Screen[object]) -> None:
+        """Compose anew only where a key or its state is another: screens ask for it with every snapshot."""
+        told = [(binding, enabled, tip) for _, binding, enabled, tip in screen.active_bindings.values() if binding.show]
+        if told == self._told:
+            return
+        if screen.app.app_focus:  # else nothing is composed
+            self._told = told
+        super().bindings_changed(screen)
 
     def on_resize(self, event: Resize) -> None:
         """Fit anew."""

@@ -47,7 +47,7 @@ class CircuitBreaker:
 
     def check(self, tier: str, request_id: str, now: float) -> None:
         """Let a request pass, as a probe where one is due; raises `Refusal` 503 while its tier is shed."""
-        if tier not in self.shed:
+        if not self._groups or tier not in self.shed:
             return
         hold = self._rules().hold_s
         due = self._changed + hold

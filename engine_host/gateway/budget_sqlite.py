@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 from engine_host.gateway.budget_limits import Counter, Counts
@@ -72,7 +73,7 @@ class SqliteBudgets(WindowBudgets):
         return self._file.at_once(*_adjust(windows, requests, tokens, nano)) is not None
 
     async def _read(self, windows: Sequence[Counter]) -> list[Counts]:
-        return _in_order(windows, await self._file.run(READ.format(rows=_rows(3, len(windows))), _names(windows)))
+        return _in_order(windows, await self._file.run(_sql(READ, 3, len(windows)), _names(windows)))
 
     async def _close(self) -> None:
         await self._file.close()
@@ -80,15 +81,16 @@ class SqliteBudgets(WindowBudgets):
 
 def _take(windows: Sequence[Counter], tokens: int, nano: int) -> tuple[str, list[str | int | None]]:
     values = [value for window in windows for value in (*window, tokens, nano)]
-    return TAKE.format(rows=_rows(8, len(windows))), values
+    return _sql(TAKE, 8, len(windows)), values
 
 
 def _adjust(windows: Sequence[Counter], requests: int, tokens: int, nano: int) -> tuple[str, list[str | int]]:
-    return ADJUST.format(rows=_rows(3, len(windows))), [requests, tokens, nano, *_names(windows)]
+    return _sql(ADJUST, 3, len(windows)), [requests, tokens, nano, *_names(windows)]
 
 
-def _rows(columns: int, rows: int) -> str:
-    return ", ".join(["(" + ", ".join("?" * columns) + ")"] * rows)
+@cache
+def _sql(template: str, columns: int, rows: int) -> str:
+    return template.format(rows=", ".join(["(" + ", ".join("?" * columns) + ")"] * rows))
 
 
 def _names(windows: Sequence[Counter]) -> list[str | int]:

@@ -1,5 +1,6 @@
 """Turns request events and engine statistics into the latencies, rates and rows that are shown and exported."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from engine_host.telemetry.histogram import BoundedHistogram, LogHistogram, buck
 from engine_host.telemetry.timeline import Timeline, Window, percentiles
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
+
+PRICE_EVERY_S = 0.25
+"""How old the throughput may be by which a token is priced: it is fed in steps of this length."""
 
 LOAD_WINDOW_S = 10
 """Seconds over which tokens per second are averaged: long enough to be steady, short enough to follow."""
@@ -100,6 +104,8 @@ class TelemetryHub:
         self._tiers: dict[str, tuple[Timeline, Window]] = {}
         self._wall = wall
         self._queued = self._waiting = 0
+        self._per_second = 0.0
+        self._per_second_at = -math.inf
         self.kv_usage: float | None = None
         self.stats_at = 0.0
 
@@ -224,9 +230,13 @@ class TelemetryHub:
 
     def usd_per_token(self, usd_per_hour: float | None) -> float | None:
         """Estimate: the price of the machine over the tokens, prefill and decode, that it computes now."""
-        load = self.load()
-        per_second = load.prefill_tps + load.decode_tps
-        return usd_per_hour / 3600 / per_second if usd_per_hour is not None and per_second else None
+        if usd_per_hour is None:
+            return None
+        now = self._clock()
+        if now - self._per_second_at > PRICE_EVERY_S:
+            load = self.load()
+            self._per_second, self._per_second_at = load.prefill_tps + load.decode_tps, now
+        return usd_per_hour / 3600 / self._per_second if self._per_second else None
 
     def load(self) -> Load:
         """Requests in the engine now, tokens per second over `LOAD_WINDOW_S`, and endings since the host started."""
