@@ -355,18 +355,24 @@ async def disconnects(host: LiveHost, rounds: int) -> dict[str, list[float]]:
                     body = {"model": "m", "prompt": f"{number} " + f"{where} " * words, "max_tokens": 500}
                     body |= {"ignore_eos": True, "stream": stream}
 
-                    async def ask(body: dict[str, Any] = body) -> None:
-                        async with session.post("/v1/completions", json=body) as reply:
+                    name = f"{where}-{stream}-{number}"
+
+                    async def ask(body: dict[str, Any] = body, name: str = name) -> None:
+                        async with session.post("/v1/completions", json=body, headers={"X-Request-Id": name}) as reply:
                             await reply.read()
 
+                    def there(shown: Snapshot, name: str = name, state: str = state) -> bool:
+                        return any(name in row.id and row.state == state and row.pages for row in shown.requests)
+
                     task = asyncio.create_task(ask())
-                    await _until(client, lambda s, state=state: any(row.state == state for row in s.requests))
+                    await _until(client, there)
                     left = time.monotonic()
                     task.cancel()
                     while reader.read_pages().used:  # noqa: ASYNC110 - another process frees them
                         await asyncio.sleep(0.002)
-                    name = f"{where}, {'streaming' if stream else 'whole reply'}"
-                    found.setdefault(name, []).append(time.monotonic() - left)
+                    found.setdefault(f"{where}, {'streaming' if stream else 'whole reply'}", []).append(
+                        time.monotonic() - left
+                    )
     await client.close()
     return found
 
@@ -378,8 +384,12 @@ async def _until(client: HostClient, wanted: Any) -> Snapshot:
 
 
 def disconnect(rounds: int) -> bool:
-    """Print how long pages stay held after their client has left."""
-    with running_host("--served-model-name=m", "--max-model-len=4096", profiles=PROFILES) as host:
+    """Print how long pages stay held after their client has left.
+
+    An abort takes effect when the step ends that is being made: steps are kept as short here as a GPU's.
+    """
+    profiles = {"disconnect": TINY.replace("token_budget = 1024", "token_budget = 64")}
+    with running_host("--served-model-name=m", "--max-model-len=4096", profiles=profiles) as host:
         found = uvloop.run(disconnects(host, rounds))
     for name, times in found.items():
         print(f"{name:24} p50 {1000 * statistics.median(times):.0f} ms, at most {1000 * max(times):.0f} ms")

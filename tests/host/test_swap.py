@@ -365,7 +365,7 @@ async def test_nothing_is_left_of_engines_that_were_killed_again_and_again(
         return len(ours), {path.rpartition("/")[0] for path in files}, len(files)
 
     before, temp = left(), set(os.listdir("/tmp"))
-    for _ in range(5):
+    for _ in range(10):
         pids = engine_pids(changed_host)
         kill_engine(changed_host)
         await until(host, lambda s: s.state.name == "recovering")
