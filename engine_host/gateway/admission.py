@@ -277,7 +277,8 @@ class Admission:
                 self._deadlines.start(each)
         again = None
         if self._queue.count and (capacity := self.seats.capacity()) is not None:
-            self._make_room(capacity, now)
+            while self._make_room(capacity, now):
+                pass
             room = self._places.room(capacity)
             while (ticket := self._queue.next(now)) is not None:
                 if not self._places.fits(ticket, room, capacity):
@@ -389,10 +390,13 @@ class Admission:
         if ticket.turn is not None and not ticket.turn.done():
             ticket.turn.set_result(None)
 
-    def _make_room(self, capacity: Capacity, now: float) -> None:
-        """At a full engine, let a request of a higher tier in and set the youngest preemptible ones aside for it."""
+    def _make_room(self, capacity: Capacity, now: float) -> bool:
+        """At a full engine, let a request of a higher tier in and set the youngest preemptible ones aside for it.
+
+        Returns whether there was one.
+        """
         if not self._profile().gateway.lanes.checkpoint or not self._queue.inside:
-            return
+            return False
         tiers = self._profile().tiers
         for name in sorted(tiers, key=lambda tier: -tiers[tier].weight):
             lower = self._places.lower(name)
@@ -414,6 +418,8 @@ class Admission:
                 self._aside.add(victim)
                 self._count(victim.tier).checkpointed += 1
                 self.seats.take_off(victim)
+            return True
+        return False
 
     def _spared(self, ticket: Ticket) -> bool:
         return ticket in self._aside or not self.seats.resumable(ticket)

@@ -155,6 +155,19 @@ async def test_a_premium_request_takes_the_place_of_the_youngest_best_effort_one
     assert [(begin, end) for begin, end in tickets[2].held] == [(4.0, 4.0)]
 
 
+async def test_premium_requests_that_were_gathered_take_their_places_together() -> None:
+    scene = Scene(slots=6, gateway={"lanes": {"short_window_ms": 10.0}})
+    for number in range(7):
+        running = await scene.comes(f"b{number}", "best-effort")
+        if number < 6:
+            await scene.runs(running, 5)
+        await scene.clock.advance(1)
+    scene.engine.when_taken = lambda ticket: None  # The engine is in the middle of a step.
+    premium = [await scene.comes(f"p{number}", "premium") for number in range(5)]
+    await scene.clock.advance(0.011)
+    assert all(scene.inside(each) for each in premium)
+
+
 @pytest.mark.parametrize("why", ["not preemptible", "can't be resumed", "has produced nothing", "checkpointing is off"])
 async def test_others_are_never_set_aside(why: str) -> None:
     off = {"lanes": {"checkpoint": False}} if why == "checkpointing is off" else {}

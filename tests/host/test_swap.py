@@ -267,13 +267,20 @@ async def test_a_second_change_is_refused_and_the_first_can_be_cancelled(
     assert await said(replies) == {kind: undisturbed[kind] for kind in replies}
 
 
-async def test_who_comes_during_a_rebuild_is_served_by_the_new_engine(host: HostClient, client: AsyncOpenAI) -> None:
+async def test_who_comes_during_a_rebuild_is_served_by_the_new_engine_and_who_leaves_is_not(
+    host: HostClient, client: AsyncOpenAI, undisturbed: dict[str, tuple[Any, ...]]
+) -> None:
+    replies = await start(client, "greedy", "emoji")
     assert (await host.apply_profile(ApplyCommand("wide"))).ok
-    await until(host, lambda s: s.state.name == "swapping")
+    await until(host, lambda s: s.swap is not None and s.swap.stage == "building")
+    replies.pop("emoji").task.cancel()
+    await until(host, lambda s: len(s.requests) == 1)
     reply = await client.completions.create(**TEXT, prompt="Hello", max_tokens=3)
     assert reply.usage is not None
     assert reply.usage.completion_tokens == 3
     assert (await host.snapshot()).profile == "wide"
+    assert await said(replies) == {"greedy": undisturbed["greedy"]}
+    await until(host, lambda s: not s.requests and s.kv is not None and s.kv.used == 0)
 
 
 async def test_a_change_of_model_lets_what_runs_end_first(
