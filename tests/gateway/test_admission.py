@@ -163,8 +163,11 @@ async def test_premium_requests_that_were_gathered_take_their_places_together() 
             await scene.runs(running, 5)
         await scene.clock.advance(1)
     scene.engine.when_taken = lambda ticket: None  # The engine is in the middle of a step.
-    premium = [await scene.comes(f"p{number}", "premium") for number in range(5)]
-    await scene.clock.advance(0.011)
+    premium = [await scene.comes("p", "premium")]
+    await scene.clock.advance(0.001)
+    premium += [await scene.comes(f"p{number}", "premium") for number in range(4)]
+    assert [scene.inside(each) for each in premium] == [True, False, False, False, False]
+    await scene.clock.advance(0.01)
     assert all(scene.inside(each) for each in premium)
 
 
