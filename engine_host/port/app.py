@@ -80,7 +80,9 @@ class _Port:
 
     async def health(self, request: web.Request) -> web.StreamResponse:
         reason = "" if self._host.serving() is None else await self._host.check_health()
-        return web.Response() if reason is None else unavailable(self._host, reason)
+        if reason is not None:
+            raise unavailable(self._host, reason)
+        return web.Response()
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         # Imported late: the registry of vLLM's metrics, and slow to import.
@@ -100,7 +102,7 @@ class _Port:
 
     async def load(self, request: web.Request) -> web.StreamResponse:
         if self._host.serving() is None:
-            return unavailable(self._host)
+            raise unavailable(self._host)
         return _json({"server_load": self.inference.in_progress})
 
 

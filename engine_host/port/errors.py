@@ -40,7 +40,7 @@ def error_response(
     )
 
 
-def unavailable(host: PortHost, reason: str = "") -> web.Response:
+def unavailable(host: PortHost, reason: str = "") -> Refusal:
     """503 with the reason, or the engine's state, and when to ask again."""
     state = host.engine_state()
     if state.name == "failed":
@@ -50,8 +50,7 @@ def unavailable(host: PortHost, reason: str = "") -> web.Response:
     else:
         phase = f" ({state.phase})" if state.phase else ""
         message = f"The engine is {state.name}{phase}; try again in a moment."
-    headers = {"Retry-After": str(host.retry_after_s())}
-    return error_response(503, message.strip(), kind="ServiceUnavailableError", headers=headers)
+    return Refusal(503, message.strip(), retry_after_s=host.retry_after_s())
 
 
 def from_json_reply(reply: JsonReply, headers: dict[str, str]) -> web.Response:

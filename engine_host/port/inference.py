@@ -38,7 +38,7 @@ class Inference:
         began = time.monotonic()
         await self._engine_there()
         if (serving := self._host.serving()) is None:
-            return unavailable(self._host)
+            raise unavailable(self._host)
         rules = self._host.rules()
         tier = tier_of(request[CALLER], rules)
         _cut_off_after(request, rules.gateway.clients.stall_s)
@@ -49,7 +49,7 @@ class Inference:
             return await serve_asgi(serving.asgi, request, body, HIDDEN_HEADERS, {REQUEST_ID: context.request_id})
         await self._engine_there()
         if (now := self._host.serving()) is None:
-            return unavailable(self._host)
+            raise unavailable(self._host)
         self.in_progress += 1
         try:
             if request.path in now.streaming_paths:
