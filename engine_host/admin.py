@@ -24,6 +24,7 @@ from engine_host.host import EngineHost
 from engine_host.logs.ring import LogRing
 from engine_host.models.errors import ModelError
 from engine_host.port.errors import error_response
+from engine_host.port.replies import json_response
 from engine_host.ports import Ports
 from engine_host.snapshots import SnapshotSource
 from profiles.edit import save_values
@@ -43,56 +44,56 @@ def admin_routes(
     """Everything below `/admin`, each answering JSON of the types in `engine_host.api.types`."""
 
     async def snapshot(_: web.Request) -> web.Response:
-        return _json(snapshots.snapshot())
+        return json_response(snapshots.snapshot())
 
     async def history(request: web.Request) -> web.Response:
-        return _json(snapshots.history(_number(request, "since", 0.0)))
+        return json_response(snapshots.history(_number(request, "since", 0.0)))
 
     async def log(request: web.Request) -> web.Response:
         limit = int(_number(request, "limit", 1_000))
-        return _json(ring.page(int(_number(request, "since", 0)), max(1, min(limit, MAX_LOG_RECORDS))))
+        return json_response(ring.page(int(_number(request, "since", 0)), max(1, min(limit, MAX_LOG_RECORDS))))
 
     async def models(_: web.Request) -> web.Response:
-        return _json(await asyncio.to_thread(lambda: [model.name for model in host.models.list()]))
+        return json_response(await asyncio.to_thread(lambda: [model.name for model in host.models.list()]))
 
     async def profiles(_: web.Request) -> web.Response:
-        return _json(await asyncio.to_thread(lambda: [profile.name for profile in host.profiles.list()[0]]))
+        return json_response(await asyncio.to_thread(lambda: [profile.name for profile in host.profiles.list()[0]]))
 
     async def profile_lines(_: web.Request) -> web.Response:
-        return _json(await asyncio.to_thread(_lines, host.profiles, host.profile_name))
+        return json_response(await asyncio.to_thread(_lines, host.profiles, host.profile_name))
 
     async def profile_text(request: web.Request) -> web.Response:
-        return _json(await asyncio.to_thread(_text, host.profiles, request.query.get("name", "")))
+        return json_response(await asyncio.to_thread(_text, host.profiles, request.query.get("name", "")))
 
     async def profile_change(request: web.Request) -> web.Response:
-        return _json(await host.plan(request.query.get("name", "")))
+        return json_response(await host.plan(request.query.get("name", "")))
 
     async def apply(request: web.Request) -> web.Response:
-        return _json(await apply_command(host, await _command(request, ApplyCommand)))
+        return json_response(await apply_command(host, await _command(request, ApplyCommand)))
 
     async def cancel(_: web.Request) -> web.Response:
-        return _json(host.cancel_change())
+        return json_response(host.cancel_change())
 
     async def changes(_: web.Request) -> web.Response:
-        return _json(host.changes.records())
+        return json_response(host.changes.records())
 
     async def save(request: web.Request) -> web.Response:
         command = await _command(request, SaveCommand)
         try:
             path = await asyncio.to_thread(save_values, host.profiles, command.name, command.base, command.values)
         except (ProfileError, OSError) as error:
-            return _json(CommandReply(False, str(error)))
-        return _json(CommandReply(True, f"Saved as {path}."))
+            return json_response(CommandReply(False, str(error)))
+        return json_response(CommandReply(True, f"Saved as {path}."))
 
     async def start(request: web.Request) -> web.Response:
-        return _json(host.start(await _command(request, StartCommand)))
+        return json_response(host.start(await _command(request, StartCommand)))
 
     async def port(request: web.Request) -> web.Response:
-        return _json(await ports.move(await _command(request, PortCommand)))
+        return json_response(await ports.move(await _command(request, PortCommand)))
 
     async def quit_(_: web.Request) -> web.Response:
         quit_host()
-        return _json(CommandReply(True))
+        return json_response(CommandReply(True))
 
     return [
         web.get("/admin/snapshot", snapshot),
@@ -120,7 +121,7 @@ def public_admin_routes(host: EngineHost) -> list[web.RouteDef]:
         if not _local(request.remote):
             return error_response(403, "Profiles are applied from this machine only.", kind="PermissionDeniedError")
         reply = await apply_command(host, await _command(request, ApplyCommand))
-        return _json(reply) if reply.ok else error_response(409, reply.message, kind="ConflictError")
+        return json_response(reply) if reply.ok else error_response(409, reply.message, kind="ConflictError")
 
     return [web.post("/admin/profile", apply)]
 
@@ -179,10 +180,6 @@ def _text(store: ProfileStore, name: str) -> ProfileText:
         return ProfileText(name, path.read_text(), path.parent == BUILTIN_DIR)
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(path, f"can't be read: {error}") from error
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
 def _number(request: web.Request, name: str, default: float) -> float:

@@ -10,6 +10,7 @@ from engine_host.gateway.key_file import KeyStoreError
 from engine_host.gateway.view import GatewayView
 from engine_host.host import EngineHost
 from engine_host.port.errors import error_response
+from engine_host.port.replies import json_response
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -25,7 +26,7 @@ def gateway_routes(host: EngineHost, view: GatewayView) -> list[web.RouteDef]:
     async def tier(request: web.Request) -> web.Response:
         command = msgspec.json.decode(await request.read(), type=TierCommand)
         if command.tier not in host.rules().tiers:
-            return _json(CommandReply(False, f"The profile has no tier {command.tier!r}."))
+            return json_response(CommandReply(False, f"The profile has no tier {command.tier!r}."))
         moved = sum(host.gate.move(each, command.tier) for each in command.ids)
         return _reply(moved, len(command.ids), f"moved to {command.tier}")
 
@@ -33,11 +34,11 @@ def gateway_routes(host: EngineHost, view: GatewayView) -> list[web.RouteDef]:
         found = view.waterfall(request.query.get("id", ""), host.flight)
         if found is None:
             return error_response(404, "The host no longer knows this request.")
-        return _json(found)
+        return json_response(found)
 
     async def keys(_: web.Request) -> web.Response:
         try:
-            return _json(await view.keys())
+            return json_response(await view.keys())
         except KeyStoreError as error:
             return error_response(503, str(error))
 
@@ -63,9 +64,5 @@ def _decoded(handler: Handler) -> Handler:
 
 def _reply(done: int, asked: int, what: str) -> web.Response:
     if done == asked:
-        return _json(CommandReply(True, f"{done} request{'' if done == 1 else 's'} {what}."))
-    return _json(CommandReply(done > 0, f"{done} of {asked} requests {what}; the others had ended."))
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+        return json_response(CommandReply(True, f"{done} request{'' if done == 1 else 's'} {what}."))
+    return json_response(CommandReply(done > 0, f"{done} of {asked} requests {what}; the others had ended."))

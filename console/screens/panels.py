@@ -10,6 +10,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
+from console.screens.request_lines import to_line
 from engine_host.api.types import Cost, Device, HistoryPoint, KvCache, Load, Mark, Reading, RequestRow, Snapshot
 from widgets import marks, palette, units
 from widgets.meter import Meter
@@ -170,17 +171,7 @@ class RequestsPanel(Panel):
 
 
 def _line(row: RequestRow) -> RequestLine:
-    return RequestLine(
-        short_id(row.id),
-        row.state,
-        row.prompt_tokens,
-        row.output_tokens,
-        row.max_tokens,
-        row.age_s,
-        row.ttft_s,
-        row.ttl_p99_s,
-        row.pages,
-    )
+    return to_line(row)._replace(id=short_id(row.id))
 
 
 class LatencyPanel(Panel):

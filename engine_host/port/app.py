@@ -9,7 +9,6 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
@@ -21,6 +20,7 @@ from engine_host.port.connections import Doorkeeper
 from engine_host.port.context import CALLER, ID, REQUEST_ID
 from engine_host.port.errors import error_response, refusal_response, unavailable
 from engine_host.port.inference import Inference
+from engine_host.port.replies import json_response
 
 log = logging.getLogger(__name__)
 
@@ -98,16 +98,12 @@ class _Port:
         deleted = book is not None and await book.delete(request[CALLER].key_id, request.match_info["id"])
         if not deleted:
             raise Refusal(404, f"There is no session {request.match_info['id']!r}.", kind="NotFoundError")
-        return _json({"id": request.match_info["id"], "object": "session.deleted", "deleted": True})
+        return json_response({"id": request.match_info["id"], "object": "session.deleted", "deleted": True})
 
     async def load(self, request: web.Request) -> web.StreamResponse:
         if self._host.serving() is None:
             raise unavailable(self._host)
-        return _json({"server_load": self.inference.in_progress})
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+        return json_response({"server_load": self.inference.in_progress})
 
 
 @web.middleware

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from engine_host.gateway.access import asks_for_key, exposure, is_loopback_address
 from engine_host.gateway.caller import ANONYMOUS, CONSOLE, Caller
-from engine_host.gateway.key_text import digest
+from engine_host.gateway.key_text import digest, parse_key
 from engine_host.gateway.keys import KeyStore, unauthorized
 from engine_host.gateway.refusal import Refusal
 from profiles.gateway import KeysSection, Rule
@@ -91,8 +91,8 @@ class Authenticator:
         try:
             caller = self._holder(facts)
         except Refusal:
-            # OpenAI's clients always send some key. Where there are none it means nothing.
-            if self._needs_key(facts) or self._any_key():
+            # OpenAI's clients always send some key. Where none is asked for, what can't be one of ours means nothing.
+            if self._needs_key(facts) or (self._any_key() and _looks_like_ours(facts)):
                 raise
             caller = None
         if caller is None:
@@ -185,6 +185,15 @@ def _sent_key(facts: RequestFacts) -> str | None:
     if not sent and (malformed or facts.x_api_key):
         raise unauthorized("The key can't be read: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
     return next(iter(sent), None)
+
+
+def _looks_like_ours(facts: RequestFacts) -> bool:
+    """Whether the request carries a key that this server could have made."""
+    try:
+        key = _sent_key(facts)
+    except Refusal:
+        return False
+    return key is not None and parse_key(key) is not None
 
 
 def _equal(key: str, other: str) -> bool:

@@ -58,7 +58,7 @@ class Inference:
                 response = await self._by_application(now, request, body, context)
         finally:
             self.in_progress -= 1
-        if context.refusals and not response.prepared:
+        if context.refusals and not response.prepared and response.status >= 400:
             raise context.refusals[0]
         return response
 

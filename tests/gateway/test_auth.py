@@ -14,6 +14,7 @@ from yarl import URL
 
 from engine_host.api.types import EngineState
 from engine_host.gateway.caller import ANONYMOUS, CONSOLE, Caller
+from engine_host.gateway.key_text import key_text, new_secret
 from engine_host.gateway.keys import KeyStore
 from engine_host.gateway.refusal import Refusal
 from engine_host.port.app import make_app
@@ -97,25 +98,31 @@ def test_a_browser_may_ask_before_it_sends_the_key(store: KeyStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("required", "there_are_keys", "none", "wrong"),
+    ("required", "there_are_keys", "none", "placeholder", "wrong"),
     [
-        ("auto", False, ANONYMOUS, ANONYMOUS),
-        ("auto", True, 401, 401),
-        ("never", False, ANONYMOUS, ANONYMOUS),
-        ("never", True, ANONYMOUS, 401),
-        ("always", False, 401, 401),
-        ("always", True, 401, 401),
+        ("auto", False, ANONYMOUS, ANONYMOUS, ANONYMOUS),
+        ("auto", True, 401, 401, 401),
+        ("never", False, ANONYMOUS, ANONYMOUS, ANONYMOUS),
+        ("never", True, ANONYMOUS, ANONYMOUS, 401),
+        ("always", False, 401, 401, 401),
+        ("always", True, 401, 401, 401),
     ],
 )
 def test_when_a_key_is_needed(
-    store: KeyStore, required: str, there_are_keys: bool, none: int | Caller, wrong: int | Caller
+    store: KeyStore,
+    required: str,
+    there_are_keys: bool,
+    none: int | Caller,
+    placeholder: int | Caller,
+    wrong: int | Caller,
 ) -> None:
     auth = authenticator(store, KeysSection.model_validate({"required": required}))
     if there_are_keys:
         record, key = store.create("alice")
         assert status(auth, ask(key)) == record.caller()
     assert status(auth, ask()) == none
-    assert status(auth, ask("sk-placeholder")) == wrong
+    assert status(auth, ask("sk-placeholder")) == placeholder
+    assert status(auth, ask(key_text("aaaa1111", new_secret()))) == wrong
 
 
 def test_the_keys_of_vllm_go_on_working(store: KeyStore) -> None:
