@@ -53,7 +53,3 @@ def _requeue(scheduler: Any, policy: SchedulingPolicy) -> None:
     # Only now: a fault above leaves the old order whole.
     scheduler.waiting, scheduler.kv_holding_waiting = queues["waiting"], queues["kv_holding_waiting"]
     scheduler.policy = policy
-
-
-def _arrival(request: Any) -> tuple[bool, float]:
-    return request.num_preemptions == 0, request.arrival_time

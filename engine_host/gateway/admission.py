@@ -308,12 +308,11 @@ class Admission:
         now = self._clock()
         limit = self._profile().gateway.breaker.queue_delay_s
         if limit is None:
-            problem = None
-        elif problem is None:
-            waited = self._queue.kept_waiting(now)
-            if waited > limit:
+            self.breaker.close(now)
+        else:
+            if problem is None and (waited := self._queue.kept_waiting(now)) > limit:
                 problem = f"a request has waited {waited:.1f} s for the engine, above {limit:g} s."
-        self.breaker.observe(problem, now)
+            self.breaker.observe(problem, now)
         self.pump()
 
     # What others ask.

@@ -45,6 +45,12 @@ class CircuitBreaker:
         if now - since >= self._rules().after_s and self._shed_groups < len(self._orders()):
             self._set(self._shed_groups + 1, problem, now)
 
+    def close(self, now: float) -> None:
+        """Let all in: the profile has no breaker any more."""
+        self._bad_since = None
+        if self._groups:
+            self._set(0, "", now)
+
     def check(self, tier: str, request_id: str, now: float) -> None:
         """Let a request pass, as a probe where one is due; raises `Refusal` 503 while its tier is shed."""
         if not self._groups or tier not in self.shed:

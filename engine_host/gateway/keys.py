@@ -60,7 +60,7 @@ class _Known:
 class KeyStore:
     """The keys in the file at `path`. No file means no keys; it is made with the first one.
 
-    `lookup`, `any_key` and `any_usable` are for one thread, the event loop, and never wait. The other methods take
+    `lookup` and `any_key` are for one thread, the event loop, and never wait. The other methods take
     milliseconds, may be called from any thread, and raise `KeyStoreError`. `clock` gives Unix time.
     """
 
@@ -119,12 +119,6 @@ class KeyStore:
         """
         self._refresh()
         return bool(self._known) or self._unreadable
-
-    def any_usable(self) -> bool:
-        """Whether there is a key that requests are served with."""
-        self._refresh()
-        now = self._clock()
-        return any(known.record.usable(now) for known in self._known.values())
 
     # For the command and the screen.
 

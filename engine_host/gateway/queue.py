@@ -163,19 +163,11 @@ class AdmissionQueue:
         self.count -= 1
         return True
 
-    def pop(self, room: Room, now: float) -> Ticket | None:
-        """The next request to let in, if one may go now and `room` holds it. It counts as admitted from here.
-
-        Who is next does not depend on `room`: a large request isn't overtaken by small ones until it starves.
-        """
-        ticket = self.next(now)
-        if ticket is None or not room.holds(ticket):
-            return None
-        self.admit(ticket, now)
-        return ticket
-
     def next(self, now: float) -> Ticket | None:
-        """The request whose turn it is, among those that windows and quotas let go now."""
+        """The request whose turn it is, among those that windows and quotas let go now.
+
+        It is the same whatever room there is: a large request isn't overtaken by small ones until it starves.
+        """
         lines = self._open_lines(now)
         for name, state in self._states.items():
             if name in lines and state.blocked:

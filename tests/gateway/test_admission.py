@@ -522,7 +522,7 @@ async def test_saturation_sheds_and_a_good_probe_ends_it() -> None:
 
 
 async def test_a_probe_that_is_refused_before_the_queue_gives_its_chance_to_the_next() -> None:
-    scene = Scene(slots=1, gateway={"breaker": {"after_s": 1.0, "hold_s": 1.0}})
+    scene = Scene(slots=1, gateway={"breaker": {"queue_delay_s": 9.0, "after_s": 1.0, "hold_s": 1.0}})
     for moment in (0.0, 1.0):
         scene.clock.now = moment
         scene.admission.observe("broken.")
@@ -727,3 +727,15 @@ async def test_a_queue_full_of_lower_tiers_keeps_no_higher_one_out() -> None:
     assert not any(scene.tasks[each].done() for each in premium)
     assert scene.refusal(await scene.comes("p", "premium")).status == 429
     assert scene.refusal(await scene.comes("s", "standard")).status == 429
+
+
+async def test_a_profile_without_a_breaker_turns_nobody_away_any_more() -> None:
+    scene = Scene(slots=1, gateway={"breaker": {"queue_delay_s": 1.0, "after_s": 1.0, "hold_s": 60.0}})
+    for _ in range(4):
+        scene.admission.observe("The engine is being started again.")
+        await scene.clock.advance(1)
+    assert scene.refusal(await scene.comes("shed")).status == 503
+    scene.rules = profile()
+    scene.admission.observe("The engine is being started again.")
+    assert scene.inside(await scene.comes("let in"))
+    assert scene.admission.status({}, {}).breaker.state == "closed"

@@ -28,11 +28,20 @@ def ticket(name: str, tier: str = "standard", key: str = "k", prompt: int = 10, 
     return Ticket(name, Caller(key, key), tier, lane, prompt, max_tokens=10, arrived=0.0)
 
 
+def pop(waiting: AdmissionQueue, room: Room, now: float) -> Ticket | None:
+    """Let the next one in, if there is room for it."""
+    each = waiting.next(now)
+    if each is None or not room.holds(each):
+        return None
+    waiting.admit(each, now)
+    return each
+
+
 def drain(waiting: AdmissionQueue, count: int, now: float = 0.0) -> list[Ticket]:
     """Let in one after the other; each leaves at once."""
     done = []
     for _ in range(count):
-        each = waiting.pop(Room(1), now)
+        each = pop(waiting, Room(1), now)
         if each is None:
             break
         waiting.left(each)
@@ -44,7 +53,7 @@ def test_one_after_another_waits_for_nothing() -> None:
     waiting = queue(Lanes())
     for moment in (0.0, 1.0, 2.0):
         waiting.push(ticket(f"r{moment}"), moment)
-        assert waiting.pop(Room(1), moment) is not None
+        assert pop(waiting, Room(1), moment) is not None
 
 
 def test_those_on_the_heels_of_another_are_gathered_and_let_in_together() -> None:
@@ -52,20 +61,20 @@ def test_those_on_the_heels_of_another_are_gathered_and_let_in_together() -> Non
     for number in range(4):
         waiting.push(ticket(f"r{number}"), number / 1000)
         if number == 0:
-            assert waiting.pop(Room(9), 0.0) is not None
-    assert waiting.pop(Room(9), 0.009) is None
+            assert pop(waiting, Room(9), 0.0) is not None
+    assert pop(waiting, Room(9), 0.009) is None
     assert waiting.wakes_at(0.009) == 0.01
-    assert [waiting.pop(Room(9), 0.01) for _ in range(4)].count(None) == 1
+    assert [pop(waiting, Room(9), 0.01) for _ in range(4)].count(None) == 1
 
 
 def test_no_window_holds_a_request_longer_than_itself() -> None:
     waiting = queue(Lanes(short_window_ms=10.0))
     waiting.push(ticket("r0"), 0.0)
-    waiting.pop(Room(9), 0.0)
+    pop(waiting, Room(9), 0.0)
     waiting.push(ticket("r1"), 0.005)
     # The engine is full when the window ends; once it isn't, nothing else is waited for.
-    assert waiting.pop(Room(0), 0.01) is None
-    assert waiting.pop(Room(1), 0.0151) is not None
+    assert pop(waiting, Room(0), 0.01) is None
+    assert pop(waiting, Room(1), 0.0151) is not None
 
 
 def test_tiers_share_by_weight_and_the_least_one_has_its_floor() -> None:
@@ -102,8 +111,8 @@ def test_a_large_request_is_not_overtaken_until_it_starves() -> None:
     waiting = queue()
     waiting.push(ticket("large", prompt=1000), 0.0)
     waiting.push(ticket("small"), 1.0)
-    assert waiting.pop(Room(9, pages=10, page_tokens=16), 1.0) is None
-    assert waiting.pop(Room(9, pages=100, page_tokens=16), 1.0) is not None
+    assert pop(waiting, Room(9, pages=10, page_tokens=16), 1.0) is None
+    assert pop(waiting, Room(9, pages=100, page_tokens=16), 1.0) is not None
 
 
 def test_long_prompts_wait_for_each_other_and_short_ones_pass() -> None:
@@ -112,19 +121,19 @@ def test_long_prompts_wait_for_each_other_and_short_ones_pass() -> None:
     for number in range(3):
         waiting.push(ticket(f"long-{number}", prompt=400, lanes=lanes), 0.0)
     waiting.push(ticket("short", lanes=lanes), 0.0)
-    let_in = [waiting.pop(Room(9), 0.0) for _ in range(3)]
+    let_in = [pop(waiting, Room(9), 0.0) for _ in range(3)]
     assert {each.request_id for each in let_in if each is not None} == {"long-0", "short"}
     assert let_in[0] is not None
     first = next(each for each in let_in if each is not None and each.long)
     waiting.prefilled(first)
-    assert waiting.pop(Room(9), 0.0) is not None
+    assert pop(waiting, Room(9), 0.0) is not None
 
 
 def test_a_prompt_longer_than_the_bound_goes_alone() -> None:
     lanes = AT_ONCE.model_copy(update={"long_prompt": 100, "long_prefill": 500})
     waiting = queue(lanes)
     waiting.push(ticket("huge", prompt=9_000, lanes=lanes), 0.0)
-    assert waiting.pop(Room(9), 0.0) is not None
+    assert pop(waiting, Room(9), 0.0) is not None
 
 
 def test_a_tiers_rate_lets_no_more_in_than_it_says() -> None:
@@ -134,7 +143,7 @@ def test_a_tiers_rate_lets_no_more_in_than_it_says() -> None:
         waiting.push(ticket(f"r{number}"), 0.0)
     admitted = 0
     for step in range(101):
-        while (each := waiting.pop(Room(9), step / 10)) is not None:
+        while (each := pop(waiting, Room(9), step / 10)) is not None:
             admitted += each.prompt_tokens + each.max_tokens
             waiting.left(each)
     assert 10 * 100 <= admitted <= 10 * 100 + 100 + 20
@@ -168,7 +177,7 @@ def test_a_request_moves_to_another_tier_waiting_or_admitted() -> None:
     first, second = ticket("first"), ticket("second")
     for each in (first, second):
         waiting.push(each, 0.0)
-    assert waiting.pop(Room(1), 0.0) is first
+    assert pop(waiting, Room(1), 0.0) is first
     waiting.move(first, "premium", "short")
     waiting.move(second, "premium", "short")
     assert (waiting.active("premium"), waiting.active("standard"), waiting.waiting_in("premium")) == (1, 0, 1)
@@ -195,7 +204,7 @@ def test_any_traffic_keeps_order_quotas_and_loses_nothing(
         if action == "enter" and ahead:
             waiting.push(ahead.pop(0), float(now))
         elif action == "let in" and len(inside) < 4:
-            if (each := waiting.pop(Room(4 - len(inside)), float(now))) is not None:
+            if (each := pop(waiting, Room(4 - len(inside)), float(now))) is not None:
                 inside.append(each)
                 admitted.append(each)
         elif action == "leave" and inside:
@@ -226,7 +235,7 @@ def test_a_huge_prompt_is_not_passed_by_other_long_ones_for_ever() -> None:
     lanes = AT_ONCE.model_copy(update={"long_prompt": 100, "long_prefill": 500})
     waiting = queue(lanes)
     waiting.push(ticket("before", key="a", prompt=150, lanes=lanes), 0.0)
-    before = waiting.pop(Room(9), 0.0)
+    before = pop(waiting, Room(9), 0.0)
     assert before is not None
     waiting.push(ticket("huge", "premium", key="b", prompt=9_000, lanes=lanes), 0.0)
     for number in range(3):
@@ -234,7 +243,7 @@ def test_a_huge_prompt_is_not_passed_by_other_long_ones_for_ever() -> None:
     waiting.push(ticket("short", lanes=lanes), 1.0)
     assert [each.request_id for each in drain(waiting, 9, 1.0)] == ["short"]
     waiting.prefilled(before)
-    assert waiting.pop(Room(9), 2.0) is not None
+    assert pop(waiting, Room(9), 2.0) is not None
     assert [each.prompt_tokens for each in waiting.inside if each.output_tokens == 0 and each is not before] == [9_000]
 
 
@@ -242,7 +251,7 @@ def test_refunds_of_others_put_no_newcomer_behind() -> None:
     waiting = queue()
     for number in range(300):
         waiting.push(ticket(f"old-{number}", key="old"), 0.0)
-    running = [waiting.pop(Room(9), 0.0) for _ in range(200)]
+    running = [pop(waiting, Room(9), 0.0) for _ in range(200)]
     for each in running:
         assert each is not None
         waiting.left(each)
@@ -259,9 +268,9 @@ def test_a_tier_held_back_by_its_quota_catches_nothing_up() -> None:
     for number in range(400):
         waiting.push(ticket(f"s{number}", "standard"), 0.0)
         waiting.push(ticket(f"p{number}", "premium"), 0.0)
-    kept = waiting.pop(Room(9), 0.0)
+    kept = pop(waiting, Room(9), 0.0)
     if kept is None or kept.tier != "standard":
-        kept = next(each for each in iter(lambda: waiting.pop(Room(9), 0.0), None) if each.tier == "standard")
+        kept = next(each for each in iter(lambda: pop(waiting, Room(9), 0.0), None) if each.tier == "standard")
     assert {each.tier for each in drain(waiting, 200)} == {"premium"}
     tiers["standard"] = Tier(weight=4.0)
     after = Counter(each.tier for each in drain(waiting, 50))
@@ -275,7 +284,7 @@ def test_what_a_moved_request_was_charged_goes_with_it() -> None:
     moved = ticket("moved")
     waiting.push(moved, 0.0)
     while moved not in waiting.inside:
-        assert waiting.pop(Room(9), 0.0) is not None
+        assert pop(waiting, Room(9), 0.0) is not None
     before = [waiting.ahead_of_its_share("premium", "standard")]
     waiting.move(moved, "premium", "short")
     moved.output_tokens = 0
@@ -285,7 +294,7 @@ def test_what_a_moved_request_was_charged_goes_with_it() -> None:
     assert waiting.ahead_of_its_share("standard", "premium")
     for number in range(3):
         waiting.push(ticket(f"more-{number}", "premium", prompt=11), 0.0)
-        assert waiting.pop(Room(9), 0.0) is not None
+        assert pop(waiting, Room(9), 0.0) is not None
     # … until three more of 21: what it was charged as a standard one counts there no more.
     assert waiting.ahead_of_its_share("premium", "standard")
     assert before == [False]
@@ -297,7 +306,7 @@ def test_a_request_that_left_twice_or_was_never_in_frees_no_others_place() -> No
     one = ticket("one")
     waiting.push(one, 0.0)
     waiting.left(one)
-    assert waiting.pop(Room(9), 0.0) is one
+    assert pop(waiting, Room(9), 0.0) is one
     waiting.left(one)
     waiting.left(one)
     waiting.move(one, "premium", "short")
@@ -310,8 +319,8 @@ def test_a_change_of_weight_while_a_request_runs_moves_no_share() -> None:
     for number in range(10):
         for tier in tiers:
             waiting.push(Ticket(f"{tier}{number}", Caller("k", "k"), tier, "short", 0, 500, 0.0), 0.0)
-    first = waiting.pop(Room(9), 0.0)
-    second = waiting.pop(Room(9), 0.0)
+    first = pop(waiting, Room(9), 0.0)
+    second = pop(waiting, Room(9), 0.0)
     assert first is not None
     assert second is not None
     tiers["a"] = Tier(weight=1.0)
@@ -326,7 +335,7 @@ def test_the_wait_of_who_waits_for_a_quota_is_not_the_engines() -> None:
     waiting = queue(tiers={"standard": Tier(max_active=1), "premium": Tier()})
     for number in range(2):
         waiting.push(ticket(f"r{number}"), 0.0)
-    waiting.pop(Room(9), 0.0)
+    pop(waiting, Room(9), 0.0)
     assert waiting.kept_waiting(60.0) == 0.0
     waiting.push(ticket("p", "premium"), 50.0)
     assert waiting.kept_waiting(60.0) == 10.0
@@ -337,31 +346,31 @@ def test_a_window_is_counted_from_whatever_began_first() -> None:
     for number in range(3):
         waiting.push(ticket(f"r{number}"), 0.005 * (number > 0))
         if number == 0:
-            waiting.pop(Room(9), 0.0)
-    assert waiting.pop(Room(9), 0.010) is not None
+            pop(waiting, Room(9), 0.0)
+    assert pop(waiting, Room(9), 0.010) is not None
     # The engine was full for the other: it has waited for the whole of its window before the next one ends.
-    assert waiting.pop(Room(9), 0.014) is None
-    assert waiting.pop(Room(9), 0.0151) is not None
+    assert pop(waiting, Room(9), 0.014) is None
+    assert pop(waiting, Room(9), 0.0151) is not None
 
 
 def test_each_lane_has_its_window_and_who_was_set_aside_has_none() -> None:
     waiting = queue(Lanes(short_window_ms=10.0, throughput_window_ms=50.0))
     for tier, opens in (("standard", 0.010), ("best-effort", 0.050)):
         waiting.push(ticket(f"{tier}-0", tier), 0.0)
-        assert waiting.pop(Room(9), 0.0) is not None
+        assert pop(waiting, Room(9), 0.0) is not None
         waiting.push(ticket(f"{tier}-1", tier), 0.0)
         assert waiting.wakes_at(0.001) == opens
-        assert waiting.pop(Room(9), opens) is not None
+        assert pop(waiting, Room(9), opens) is not None
         aside = ticket(f"{tier}-aside", tier)
         aside.resumes = 1
         waiting.push(aside, opens + 0.001)
-        assert waiting.pop(Room(9), opens + 0.001) is aside
+        assert pop(waiting, Room(9), opens + 0.001) is aside
 
 
 def test_a_moved_request_keeps_the_time_it_has_waited() -> None:
     waiting = queue(Lanes(short_window_ms=10.0))
     waiting.push(ticket("first", "premium"), 0.0)
-    waiting.pop(Room(9), 0.0)
+    pop(waiting, Room(9), 0.0)
     moved = ticket("moved", "best-effort", key="m")
     waiting.push(moved, 0.25)
     waiting.push(ticket("younger", "premium"), 0.5)
@@ -384,7 +393,7 @@ def test_a_newcomer_does_not_start_where_a_tier_is_that_its_quota_holds_back() -
     waiting = queue(tiers=tiers)
     for number in range(2):
         waiting.push(ticket(f"b{number}", "best-effort"), 0.0)
-    assert waiting.pop(Room(9), 0.0) is not None
+    assert pop(waiting, Room(9), 0.0) is not None
     for number in range(100):
         waiting.push(ticket(f"p{number}", "premium"), 0.0)
     drain(waiting, 80)
@@ -413,7 +422,7 @@ def test_a_long_request_that_goes_on_is_not_in_prefill_again() -> None:
     aside.resumes, aside.output_tokens = 1, 5
     waiting.push(aside, 0.0)
     waiting.push(ticket("new", prompt=400, lanes=lanes), 0.0)
-    assert [waiting.pop(Room(9), 0.0) is not None for _ in range(2)] == [True, True]
+    assert [pop(waiting, Room(9), 0.0) is not None for _ in range(2)] == [True, True]
 
 
 def test_of_two_tiers_with_equal_shares_the_heavier_goes_first() -> None:
@@ -444,6 +453,6 @@ def test_nor_is_that_of_who_waits_for_a_rate() -> None:
     waiting = queue(tiers={"standard": Tier(tokens_per_second=1.0)})
     for number in range(2):
         waiting.push(ticket(f"r{number}"), 0.0)
-    waiting.pop(Room(9), 0.0)
+    pop(waiting, Room(9), 0.0)
     assert waiting.kept_waiting(5.0) == 0.0
     assert waiting.kept_waiting(60.0) == 60.0
