@@ -232,9 +232,9 @@ class Session:
         while True:
             await asyncio.sleep(USAGE_INTERVAL_S)
             await self._view.refresh()
-            if (sessions := self._stores.sessions()) is not None and time.monotonic() - swept > SWEEP_INTERVAL_S:
+            if time.monotonic() - swept > SWEEP_INTERVAL_S:
                 swept = time.monotonic()
-                await sessions.sweep()
+                await self._stores.sweep()
 
     async def _feed_hub(self) -> None:
         """Hand the hub what isn't pushed to it: the scheduler's steps and the device's utilization."""

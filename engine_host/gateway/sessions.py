@@ -24,6 +24,9 @@ PATIENCE_S = 1.0
 RETRY_AFTER_S = 5.0
 """When to ask again while the store can't be reached; as for budgets."""
 
+SESSIONS_FILE = "sessions.db"
+"""Name of the file in the data folder."""
+
 SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -220,11 +223,11 @@ def open_sessions(
     count: Callable[[Message], int],
     clock: Callable[[], float] = time.time,
 ) -> SessionBook:
-    """Sessions in the Redis at `store_url`, or in `sessions.db` in `data_dir` without one; see `SessionBook`.
+    """Sessions in the Redis at `store_url`, or in `SESSIONS_FILE` in `data_dir` without one; see `SessionBook`.
 
     Nothing is opened or written before the first request of a session.
     """
-    store: SessionStore = RedisSessions(store_url) if store_url else SqliteSessions(data_dir / "sessions.db")
+    store: SessionStore = RedisSessions(store_url) if store_url else SqliteSessions(data_dir / SESSIONS_FILE)
     return SessionBook(store, rules, context_length, count, clock)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from engine_host.gateway.budgets import Budgets, open_budgets
 from engine_host.gateway.session_turns import Message
-from engine_host.gateway.sessions import SessionBook, open_sessions
+from engine_host.gateway.sessions import SESSIONS_FILE, SessionBook, open_sessions
 from profiles.gateway import GatewaySection
 
 
@@ -39,9 +39,16 @@ class Stores:
 
     def sessions(self) -> SessionBook | None:
         """The conversations that are kept, `None` while the profile keeps none."""
-        if not self._rules().sessions.enabled:
-            return None
-        url = self._rules().store
+        return self._book(self._rules().store) if self._rules().sessions.enabled else None
+
+    async def sweep(self) -> None:
+        """Forget conversations past their time, also in a file from when the profile still kept them."""
+        if (self._data_dir / SESSIONS_FILE).exists():
+            self._book(None)
+        for sessions in tuple(self._sessions.values()):
+            await sessions.sweep()
+
+    def _book(self, url: str | None) -> SessionBook:
         if url not in self._sessions:
             self._sessions[url] = open_sessions(
                 url, self._data_dir, lambda: self._rules().sessions, self._context_length, self._count
