@@ -119,10 +119,60 @@ class Flight(Section):
 
 
 class Cost(Section):
-    """What the device costs."""
+    """What the devices cost."""
 
     usd_per_hour: float | None = knob(
-        None, "live", "USD/h", "Price of the whole machine per hour; unset shows cost as n/a", ge=0
+        None,
+        "live",
+        "USD/h",
+        "Price of one device per hour; unset takes the built-in table's (est.), where it is in",
+        ge=0,
+    )
+    usd_per_kwh: float | None = knob(
+        None, "live", "USD/kWh", "Price of energy, on top of the hour's; unset is none", ge=0
+    )
+    memory_share: float = knob(
+        0.2,
+        "live",
+        "fraction",
+        "Share of a step's cost that is charged by the pages held, not by the work; a convention, not a measurement",
+        ge=0,
+        le=1,
+    )
+
+
+class Peaks(Section):
+    """What the device can do at most, for the roofline."""
+
+    tflops: float | None = knob(
+        None,
+        "live",
+        "TFLOP/s",
+        "Peak of dense arithmetic in the model's data type; unset takes table or calibration",
+        gt=0,
+    )
+    gb_per_s: float | None = knob(
+        None, "live", "GB/s", "Peak of memory bandwidth (10⁹ bytes); unset takes table or calibration", gt=0
+    )
+
+
+class Ledger(Section):
+    """What is kept of requests, minutes and changes."""
+
+    enabled: bool = knob(True, "live", None, "Keep one row a request, a minute, a change")
+    retention_days: float = knob(30.0, "live", "days", "Rows older than this are removed", gt=0)
+    store_text: bool = knob(False, "live", None, "Keep prompts and replies too: personal data in most places")
+
+
+class Log(Section):
+    """What is told outside."""
+
+    requests: bool = knob(True, "live", None, "One JSON line a request in the log")
+    otlp_endpoint: str | None = knob(
+        None,
+        "live",
+        None,
+        "OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; unset takes the environment's",
     )
 
 
@@ -173,6 +223,9 @@ class Profile(Section):
     headroom: Headroom = Headroom()
     flight: Flight = Flight()
     cost: Cost = Cost()
+    peaks: Peaks = Peaks()
+    ledger: Ledger = Ledger()
+    log: Log = Log()
     targets: Targets = Targets()
     recovery: Recovery = Recovery()
     gateway: GatewaySection = GatewaySection()

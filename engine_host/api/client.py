@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 
 from engine_host.api.contract import ChatChunk, ChatMessage, HostError, HostUnreachable
+from engine_host.api.figures import Finding, Telemetry
 from engine_host.api.sse import SseParser
 from engine_host.api.types import (
     ApplyCommand,
@@ -53,6 +54,18 @@ class HostClient:
     async def history(self, since: float) -> list[HistoryPoint]:
         """The seconds after this Unix time, oldest first."""
         return await self._get("/admin/history", list[HistoryPoint], since=repr(since))
+
+    async def past(self, since: float, until: float) -> list[HistoryPoint]:
+        """The minutes that began in [since, until), from the ledger."""
+        return await self._get("/admin/past", list[HistoryPoint], since=repr(since), until=repr(until))
+
+    async def telemetry(self) -> Telemetry:
+        """Everything measured, now."""
+        return await self._get("/admin/telemetry", Telemetry)
+
+    async def findings(self) -> list[Finding]:
+        """What the doctor finds now."""
+        return await self._get("/admin/findings", list[Finding])
 
     async def log(self, since: int, limit: int) -> LogPage:
         """At most `limit` log records with a sequence number above `since`, oldest first."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from engine_host.api.figures import Finding, Telemetry
 from engine_host.api.types import (
     ApplyCommand,
     CancelCommand,
@@ -74,6 +75,18 @@ class HostApi(Protocol):
 
     async def history(self, since: float) -> list[HistoryPoint]:
         """The seconds after this Unix time, oldest first."""
+        ...
+
+    async def past(self, since: float, until: float) -> list[HistoryPoint]:
+        """The minutes that began in [since, until) (Unix times), oldest first, from the ledger; [] without one."""
+        ...
+
+    async def telemetry(self) -> Telemetry:
+        """Latencies by group, steps, roofline, bill, costs and devices, now."""
+        ...
+
+    async def findings(self) -> list[Finding]:
+        """What the doctor finds now, the gravest first."""
         ...
 
     async def log(self, since: int, limit: int) -> LogPage:

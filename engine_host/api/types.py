@@ -119,18 +119,40 @@ class Reading(msgspec.Struct, frozen=True):
     """One hardware value. `value` is `None` where it can't be had, and `why` then says why in a few words.
 
     `label` names exactly what was measured ("SM active", "kernel-busy", "CPU busy"), `source` the call it came from.
+    A reading of the unit words has its answer in `text`, such as why the clocks are held down, and 1 or 0 as `value`
+    where it can be told whether that is good.
     """
 
     label: str
-    unit: Literal["fraction", "bytes", "watts", "celsius", "bytes/s"]
+    unit: Literal["fraction", "bytes", "watts", "celsius", "bytes/s", "flop/s", "hertz", "joules", "count", "words"]
     value: float | None
     source: str
     why: str | None = None
     stale: bool = False
+    text: str = ""
+
+
+class DeviceProcess(msgspec.Struct, frozen=True):
+    """A process that holds memory of the device; bytes, `None` where the driver doesn't say."""
+
+    pid: int
+    name: str
+    memory: float | None
+
+
+class DeviceEvent(msgspec.Struct, frozen=True):
+    """Something the driver reported, such as an Xid error: its Unix time and a sentence."""
+
+    time: float
+    text: str
 
 
 class Device(msgspec.Struct, frozen=True):
-    """The device the engine runs on. `problem` is a sentence when the panel can't be filled."""
+    """A device the engine runs on. `problem` is a sentence when the panel can't be filled.
+
+    `more` are the readings beyond the five, by the names of docs/metrics.md ("sm_occupancy", "pcie_rx", …); `cores` is
+    the busy share of each CPU core, 0 to 1.
+    """
 
     kind: Literal["gpu", "cpu"]
     name: str
@@ -140,6 +162,12 @@ class Device(msgspec.Struct, frozen=True):
     power: Reading
     temperature: Reading
     problem: str | None = None
+    index: int = 0
+    uuid: str = ""
+    more: dict[str, Reading] = {}
+    processes: tuple[DeviceProcess, ...] = ()
+    events: tuple[DeviceEvent, ...] = ()
+    cores: tuple[float, ...] = ()
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -331,7 +359,9 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class HistoryPoint(msgspec.Struct, frozen=True):
-    """One second of the past, for plots. Latencies in seconds, over that second; `None` where no sample fell in it."""
+    """A second of the past, for plots; a minute of it, from the ledger, where `span_s` says so. Latencies in seconds,
+    over that time; `None` where no sample fell in it. `power` in watts, `memory_used` of the device in bytes,
+    `usd_per_hour` what was paid for then, `attributed` the share of it that requests were charged."""
 
     time: float
     ttft_p50: float | None
@@ -344,6 +374,12 @@ class HistoryPoint(msgspec.Struct, frozen=True):
     waiting: int
     kv_used: float | None
     utilization: float | None
+    span_s: float = 1.0
+    power: float | None = None
+    memory_used: float | None = None
+    fill_rate: float | None = None
+    usd_per_hour: float | None = None
+    attributed: float | None = None
 
 
 class LogRecord(msgspec.Struct, frozen=True):
