@@ -12,9 +12,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine_host.flight.layout import HEADER, RING_STEPS, FlightVersionError, check_header, record_size, views
+from engine_host.flight.layout import (
+    DECODE,
+    HEADER,
+    LEFT,
+    NAME_SLOTS,
+    PREEMPTED,
+    PREFILL,
+    RECOMPUTE,
+    RING_SHARES,
+    RING_STEPS,
+    FlightVersionError,
+    check_header,
+    record_size,
+    views,
+)
 
-__all__ = ["CACHED", "FREE", "USED", "FlightReader", "FlightVersionError", "Header", "PageMap", "Steps"]
+__all__ = [
+    "CACHED",
+    "DECODE",
+    "FREE",
+    "LEFT",
+    "PREEMPTED",
+    "PREFILL",
+    "RECOMPUTE",
+    "USED",
+    "FlightReader",
+    "FlightVersionError",
+    "Header",
+    "PageMap",
+    "Shares",
+    "Steps",
+]
 
 FREE, USED, CACHED = 0, 1, 2
 """States of a page: held by nobody; held by a request or several; held by nobody, but its content can be found."""
@@ -24,6 +53,9 @@ MAX_TRIES = 64
 
 FIRST_READ_PAUSE_S = 0.001
 """Pause between the attempts of a first read, which has no earlier snapshot to fall back on."""
+
+SHARES_IN_FLIGHT = 4096
+"""Entries that a writer may be writing now: more requests than an engine runs at once."""
 
 # vLLM appends "-" and eight hexadecimal digits to the id it was given; n > 1 prepends the sequence's index and "_".
 _SUFFIX = re.compile(r"^(?:\d+_)?(.*?)-[0-9a-f]{8}$")
@@ -116,6 +148,19 @@ class Steps:
         return found
 
 
+@dataclass(frozen=True)
+class Shares:
+    """Requests' parts of steps, in the order in which they were scheduled: rows of `engine_host.flight.layout.SHARE`.
+
+    The kinds are `PREFILL`, `DECODE`, `RECOMPUTE`, `PREEMPTED`, `LEFT`. `end` is the number of the last one, to ask for
+    what follows; `missed` had left the ring before they were asked for.
+    """
+
+    rows: NDArray[Any]
+    end: int
+    missed: int
+
+
 class FlightReader:
     """Maps the record at `path` read-only. Raises `FlightVersionError`, or `OSError` if it can't be opened."""
 
@@ -194,6 +239,28 @@ class FlightReader:
         rows = rows[rows["number"] > max(since, int(v.head[0]) - RING_STEPS + 1)]
         rows.flags.writeable = False
         return Steps(rows, missed=max(0, head - since) - len(rows))
+
+    def read_shares(self, since: int = 0) -> Shares:
+        """The parts numbered above `since` that the ring still holds; also of steps that haven't come back yet."""
+        v = self._views
+        head = int(v.shares_head[0])
+        first = max(since, head - RING_SHARES)
+        rows = v.shares[np.arange(first, head) % RING_SHARES]
+        # As for steps; a write may be one entry for each of the requests that run.
+        overtaken = max(0, int(v.shares_head[0]) + SHARES_IN_FLIGHT - RING_SHARES - first)
+        rows = rows[overtaken:]
+        rows.flags.writeable = False
+        return Shares(rows, head, missed=max(0, head - since) - len(rows))
+
+    def request_of(self, serial: int) -> str | None:
+        """The id of a request as the host gave it; `None` where it came too long ago."""
+        row = self._views.names[serial % NAME_SLOTS]
+        return our_id(row["id"].decode("utf-8", "replace")) if int(row["serial"]) == serial else None
+
+    def prompt_of(self, serial: int) -> int | None:
+        """Tokens of its prompt; `None` where it came too long ago."""
+        row = self._views.names[serial % NAME_SLOTS]
+        return int(row["prompt"]) if int(row["serial"]) == serial else None
 
 
 def _page_map(

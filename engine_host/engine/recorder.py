@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from engine_host.engine.live_knobs import apply, knobs_of
 from engine_host.flight.budget import SnapshotBudget
 from engine_host.flight.knobs import as_row, clamped
+from engine_host.flight.layout import DECODE, LEFT, PREEMPTED, PREFILL, RECOMPUTE
 from engine_host.flight.writer import FlightWriter
 
 logger = logging.getLogger("vllm.llmconsole")
@@ -41,6 +42,9 @@ class FlightRecorder:
         self._off = False
         self._pending: deque[tuple[float, float, float, int, int, int, int, int]] = deque()
         self._finished = 0
+        self._scheduled = 0
+        self._serials: dict[str, int] = {}
+        self._last_serial = 0
         self._changed = False
         self._paused = False
         self._steps_unshown = 0
@@ -90,7 +94,10 @@ class FlightRecorder:
         if ended >= self._budget.next:
             self._snapshot()
         if output.total_num_scheduled_tokens:
-            prefill = prefill_tokens(output)
+            self._scheduled += 1
+            prompts = prefill_requests(output)
+            self._write_shares(output, prompts)
+            prefill = sum(map(output.num_scheduled_tokens.__getitem__, prompts))
             decode = output.total_num_scheduled_tokens - prefill
             preempted, budget = len(output.preempted_req_ids or ()), self._scheduler.max_num_scheduled_tokens
             generation = self._knobs.generation & 0xFFFFFFFF
@@ -119,10 +126,13 @@ class FlightRecorder:
         if self._changed or ((self._paused or not scheduler.running) and self._outdated()):
             self.changed()
 
-    def ended(self) -> None:
+    def ended(self, request_id: str) -> None:
         """A request ended. The step in which it did, or the call, shows its pages afterwards."""
         self._finished += 1
         self._changed = True
+        serial = self._serials.pop(request_id, None)
+        if serial is not None:
+            self._writer.write_shares(self._scheduled, (serial,), (LEFT,), (0,), (0,))
 
     def changed(self) -> None:
         """Something ended, was paused or was cleared: show it at once if the share allows, else as soon as it does."""
@@ -146,6 +156,33 @@ class FlightRecorder:
         if self._timer is not None:
             self._timer.cancel()
         self._writer.stop()
+
+    def _write_shares(self, output: Any, prompts: Iterable[str]) -> None:
+        """Note which requests the step works for, and which lost their place to them."""
+        lost = [self._serials[each] for each in output.preempted_req_ids or () if each in self._serials]
+        if lost:
+            none = [0] * len(lost)
+            self._writer.write_shares(self._scheduled - 1, lost, [PREEMPTED] * len(lost), none, none)
+        scheduled, requests, serials = output.num_scheduled_tokens, self._scheduler.requests, self._serials
+        for request in output.scheduled_new_reqs:
+            if request.req_id not in serials:
+                self._last_serial += 1
+                serials[request.req_id] = self._last_serial
+                self._writer.write_name(self._last_serial, request.req_id, requests[request.req_id].num_prompt_tokens)
+        kinds = dict.fromkeys(scheduled, DECODE)
+        kinds.update(dict.fromkeys(prompts, PREFILL))
+        drafts = output.scheduled_spec_decode_tokens
+        for request_id, tokens in scheduled.items():
+            # One token and its drafts is a step of decode: more is catching up.
+            if tokens > 1 and kinds[request_id] == DECODE and tokens > 1 + len(drafts.get(request_id, ())):
+                kinds[request_id] = RECOMPUTE
+        self._writer.write_shares(
+            self._scheduled,
+            [serials[each] for each in scheduled],
+            list(kinds.values()),
+            list(scheduled.values()),
+            [requests[each].num_computed_tokens for each in scheduled],
+        )
 
     def _late(self) -> None:
         with self.lock:
@@ -191,19 +228,17 @@ def owned_blocks(managers: Iterable[Any]) -> list[tuple[str, Sequence[int]]]:
     return list(owned.items())
 
 
-def prefill_tokens(output: Any) -> int:
-    """Tokens of a step that belong to prompts, by vLLM's own rule: the request has produced nothing yet.
+def prefill_requests(output: Any) -> list[str]:
+    """Requests of a step whose tokens belong to prompts, by vLLM's own rule: they have produced nothing yet.
 
     A request that was preempted after its first token and is computed again counts as decode there, and so here.
     """
-    scheduled = output.num_scheduled_tokens
-    tokens = sum(scheduled[request.req_id] for request in output.scheduled_new_reqs)
+    found = [request.req_id for request in output.scheduled_new_reqs]
     cached = output.scheduled_cached_reqs
     if 0 in cached.num_output_tokens:
-        for request_id, produced in zip(cached.req_ids, cached.num_output_tokens, strict=True):
-            if produced == 0:
-                tokens += scheduled[request_id]
-    return int(tokens)
+        pairs = zip(cached.req_ids, cached.num_output_tokens, strict=True)
+        found += [request_id for request_id, produced in pairs if produced == 0]
+    return found
 
 
 def _page_bytes(config: Any) -> int | None:

@@ -79,10 +79,10 @@ class Recorder:
             self._record(FlightRecorder.stop)
         super().shutdown()  # type: ignore[misc]
 
-    def _free_request(self, *args: Any, **kwargs: Any) -> Any:
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """End a request, and count it: each passes here once, whatever ends it."""
-        self._record(FlightRecorder.ended)
-        return super()._free_request(*args, **kwargs)  # type: ignore[misc]
+        self._record(FlightRecorder.ended, request.request_id)
+        return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def _record(self, action: Callable[..., None], *args: Any) -> None:
         if self._recorder is not None:

@@ -1,8 +1,8 @@
 """How a flight record lies in its file: one header, the control block, the page map, the ring of steps.
 
 One scheduler writes, any number of processes map it read-only. All numbers are little-endian. The page map is guarded
-by a sequence lock: its `sequence` is odd while it is being written. The ring is guarded by its `head`: a step counts
-once `head` has passed it.
+by a sequence lock: its `sequence` is odd while it is being written. Each ring is guarded by its head: an entry counts
+once the head has passed it.
 """
 
 import struct
@@ -15,10 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAGIC = b"LLMCFLT\0"
-VERSION = 2
+VERSION = 3
 
 RING_STEPS = 4096
 """Steps kept: 40 s at 100 steps a second."""
+
+RING_SHARES = 1 << 18
+"""Shares kept: those of all steps of the ring with up to 64 requests each; 10 s of 256 requests at 100 steps a second."""
+
+NAME_SLOTS = 8192
+"""Requests whose ids are kept: the last so many to come."""
 
 OWNER_SLOTS = 2048
 """Requests the owner table holds; pages of further ones are shown as used by nobody known."""
@@ -105,6 +111,21 @@ for whatever reason, since the step before. `budget` is the token budget in forc
 force. With asynchronous scheduling `execute` holds the wait for the step before.
 """
 
+PREFILL, DECODE, RECOMPUTE, PREEMPTED, LEFT = 1, 2, 3, 4, 5
+"""Kinds of shares: tokens of a prompt; tokens after it; those of both that are computed again after a preemption; the
+request has lost its pages and waits; it has ended, and lost them."""
+
+SHARE = np.dtype([("step", "<u4"), ("serial", "<u4"), ("kind", "<u4"), ("tokens", "<u4"), ("context", "<u4")])
+"""One request's part of one step: `tokens` scheduled for it, and the `context` they end at, in tokens.
+
+`serial` numbers requests in the order in which they first were scheduled. Of the kinds preempted and left both counts
+are 0, and `step` is the last one scheduled before.
+"""
+
+NAME = np.dtype([("serial", "<u4"), ("prompt", "<u4"), ("id", f"S{OWNER_BYTES}")])
+"""A request: its serial, the tokens of its prompt, its id as EngineCore knows it. Its place is serial modulo
+`NAME_SLOTS`."""
+
 STEP_STRUCT = struct.Struct("<Qd3f9I")
 """`STEP` for packing: some microseconds quicker than assigning to a structured array."""
 
@@ -129,6 +150,9 @@ class Views:
     pair_block: NDArray[np.int32]
     head: NDArray[np.uint64]
     ring: NDArray[Any]
+    shares_head: NDArray[np.uint64]
+    shares: NDArray[Any]
+    names: NDArray[Any]
 
 
 def pair_capacity(blocks: int) -> int:
@@ -177,6 +201,9 @@ def _lay_out(buffer: Any, blocks: int) -> tuple[Views | None, int]:
         (np.dtype("<i4"), pairs),
         (np.dtype("<u8"), 1),
         (STEP, RING_STEPS),
+        (np.dtype("<u8"), 1),
+        (SHARE, RING_SHARES),
+        (NAME, NAME_SLOTS),
     ]
     arrays, offset = [], 0
     for dtype, count in parts:

@@ -13,9 +13,12 @@ from engine_host.flight.knobs import Knobs, WantedKnobs, write_knobs
 from engine_host.flight.layout import (
     HEADER,
     MAGIC,
+    NAME_SLOTS,
     OWNER_BYTES,
     OWNER_SLOTS,
+    RING_SHARES,
     RING_STEPS,
+    SHARE,
     STEP_STRUCT,
     VERSION,
     pair_capacity,
@@ -43,6 +46,9 @@ class FlightWriter:
         self._ring = self._views.ring.data.cast("B")
         self._head = self._views.head.data
         self._step = 0
+        self._shares_head = self._views.shares_head.data
+        self._columns = self._views.shares.view(np.uint32).reshape(RING_SHARES, len(SHARE))
+        self._shares = 0
         self.wanted = WantedKnobs(self._views.wanted)
         header = self._views.header
         header["engine_id"], header["pid"] = engine_id, os.getpid()
@@ -123,6 +129,26 @@ class FlightWriter:
         )
         self._head[0] = number
         self._step = number
+
+    def write_name(self, serial: int, request_id: str, prompt_tokens: int) -> None:
+        """Tell which request a serial stands for; before its first share."""
+        self._views.names[serial % NAME_SLOTS] = (serial, prompt_tokens, request_id.encode()[:OWNER_BYTES])
+
+    def write_shares(
+        self, step: int, serials: Sequence[int], kinds: Sequence[int], tokens: Sequence[int], contexts: Sequence[int]
+    ) -> None:
+        """Append the parts of `step`, the number it has or will have in the ring of steps: one entry a request."""
+        count = len(serials)
+        block = np.empty((count, len(SHARE)), np.uint32)
+        block[:, 0] = step & 0xFFFFFFFF
+        for column, values in enumerate((serials, kinds, tokens, contexts), 1):
+            block[:, column] = values
+        place = self._shares % RING_SHARES
+        room = min(count, RING_SHARES - place)
+        self._columns[place : place + room] = block[:room]
+        self._columns[: count - room] = block[room:]
+        self._shares += count
+        self._shares_head[0] = self._shares
 
     def stop(self) -> None:
         """Mark that nothing more will be written: what is here is the past."""

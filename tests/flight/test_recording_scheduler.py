@@ -7,9 +7,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from engine_host.api.flight import CACHED, FREE, USED, FlightReader, PageMap
+from engine_host.api.flight import (
+    CACHED,
+    DECODE,
+    FREE,
+    LEFT,
+    PREEMPTED,
+    PREFILL,
+    RECOMPUTE,
+    USED,
+    FlightReader,
+    PageMap,
+)
 from engine_host.flight.writer import FlightWriter
 from tests.flight.clock import Clock
 
@@ -91,6 +103,60 @@ def test_pages_and_steps_are_what_vllm_says_through_a_random_load(
     assert rows["preempted"].sum() > 0
     assert reader.read_pages().used == 0
     assert not reader.stopped
+
+
+@both_schedulers
+def test_shares_are_what_each_request_was_scheduled_for(recorded: Make, clock: Clock, asynchronous: bool) -> None:
+    from benchmarks.bare_scheduler import produce
+
+    scheduler, reader = recorded(
+        asynchronous=asynchronous, blocks=33, max_num_batched_tokens=128, max_num_seqs=8, max_model_len=512
+    )
+    chance, added = random.Random(7), 0
+    expected: list[tuple[int, str, int, int]] = []
+    computed: dict[str, int] = {}
+    steps = 0
+    while added < 30 or scheduler.has_requests():
+        if added < 30 and chance.random() < 0.5:
+            add(scheduler, f"r{added}", chance.randrange(1, 400), chance.randrange(6), chance.randrange(1, 90))
+            added += 1
+        output = scheduler.schedule()
+        steps += output.total_num_scheduled_tokens > 0
+        for name, tokens in output.num_scheduled_tokens.items():
+            computed[name] = scheduler.requests[name].num_computed_tokens
+            expected.append((steps, name.removesuffix("-0123abcd"), tokens, computed[name]))
+        scheduler.update_from_output(output, produce(scheduler, output))
+    shares = reader.read_shares()
+    assert shares.missed == 0
+    rows = shares.rows
+    work = rows[np.isin(rows["kind"], (PREFILL, DECODE, RECOMPUTE))]
+    found = [(int(r["step"]), reader.request_of(int(r["serial"])), int(r["tokens"]), int(r["context"])) for r in work]
+    assert found == expected
+    # Each request of a step's prefill is told as such, what is computed again is not, and all have left in the end.
+    ring = reader.read_steps().rows
+    for number, prefill, decode in zip(ring["number"], ring["prefill"], ring["decode"], strict=True):
+        mine = work[work["step"] == number]
+        assert mine["tokens"][mine["kind"] == PREFILL].sum() == prefill
+        assert mine["tokens"][mine["kind"] != PREFILL].sum() == decode
+    assert (rows["kind"] == PREEMPTED).sum() == ring["preempted"].sum() > 0
+    assert (work["kind"] == RECOMPUTE).any()
+    assert (work["tokens"][work["kind"] == DECODE] == 1).all()
+    left = rows["serial"][rows["kind"] == LEFT]
+    assert sorted(left) == sorted(set(work["serial"].tolist()))
+    assert reader.prompt_of(int(left[0])) > 0
+
+
+@both_schedulers
+def test_what_the_prefix_cache_holds_is_not_scheduled_again(recorded: Make, asynchronous: bool) -> None:
+    scheduler, reader = recorded(asynchronous=asynchronous)
+    add(scheduler, "first", 100, seed=1, max_tokens=50)
+    step(scheduler)
+    end = reader.read_shares().end
+    add(scheduler, "second", 100, seed=1, max_tokens=50)
+    step(scheduler)
+    rows = reader.read_shares(end).rows
+    (row,) = rows[rows["kind"] == PREFILL]
+    assert (reader.request_of(row["serial"]), row["tokens"], row["context"]) == ("second", 4, 100)
 
 
 @both_schedulers

@@ -35,6 +35,7 @@ ATTRIBUTES = (
     "kv_cache_manager.block_pool.get_num_free_blocks",
     "kv_cache_manager.coordinator.single_type_managers",
     "get_request_counts",
+    "requests",
 )
 
 
@@ -87,12 +88,20 @@ def test_the_scheduler_output_has_what_is_counted() -> None:
             "scheduled_new_reqs",
             "scheduled_cached_reqs",
             "preempted_req_ids",
+            "scheduled_spec_decode_tokens",
         },
         CachedRequestData: {"req_ids", "num_output_tokens"},
         NewRequestData: {"req_id"},
     }
     for cls, used in fields.items():
         assert used <= set(cls.__annotations__), cls
+
+
+def test_a_request_has_its_prompt_and_what_is_computed_of_it() -> None:
+    from benchmarks.bare_scheduler import prompt, request
+
+    made = request("a-0123abcd", prompt(7, 1), 4)
+    assert (made.num_prompt_tokens, made.num_computed_tokens, made.request_id) == (7, 0, "a-0123abcd")
 
 
 def test_the_pause_states_are_told_by_name() -> None:
