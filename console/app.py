@@ -62,6 +62,24 @@ def _keys() -> Screen[None]:
     return KeysScreen()
 
 
+def _device() -> Screen[None]:
+    from console.screens.device import DeviceScreen
+
+    return DeviceScreen()
+
+
+def _cost() -> Screen[None]:
+    from console.screens.cost import CostScreen
+
+    return CostScreen()
+
+
+def _doctor() -> Screen[None]:
+    from console.screens.doctor import DoctorScreen
+
+    return DoctorScreen()
+
+
 class ConsoleApp(App[None], inherit_bindings=False):
     """The operator's console of one host.
 
@@ -79,6 +97,9 @@ class ConsoleApp(App[None], inherit_bindings=False):
         "profiles": _profiles,
         "requests": _requests,
         "keys": _keys,
+        "device": _device,
+        "cost": _cost,
+        "doctor": _doctor,
     }
     DEFAULT_MODE = "engine"
     # A digit types itself where text is typed; the function key works there too.
@@ -103,6 +124,18 @@ class ConsoleApp(App[None], inherit_bindings=False):
             priority=True,
             tooltip="Keys, and what is used of their limits",
         ),
+        Binding("7", "switch_mode('device')", "Device", id="mode.device", tooltip="The devices, read in full"),
+        # A text area would select all.
+        Binding(
+            "f7",
+            "switch_mode('device')",
+            "Device",
+            id="mode.device.always",
+            priority=True,
+            tooltip="The devices, read in full",
+        ),
+        Binding("8,f8", "switch_mode('cost')", "Cost", id="mode.cost", tooltip="The bill, and who caused it"),
+        Binding("9,f9", "switch_mode('doctor')", "Doctor", id="mode.doctor", tooltip="What is wrong, and what to do"),
         Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="All keys of this screen"),
         Binding("f12", "help", "Help", id="help.always", tooltip="All keys of this screen"),
         Binding("q", "quit", "Quit", id="quit", tooltip="Stop the engine and leave"),
@@ -255,7 +288,18 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: every command of the app and of the screen on display."""
-        for mode in ("overview", "chat", "log", "profiles", "requests", "keys", "engine"):
+        for mode in (
+            "overview",
+            "chat",
+            "log",
+            "profiles",
+            "requests",
+            "keys",
+            "device",
+            "cost",
+            "doctor",
+            "engine",
+        ):
             what = mode.capitalize()
             yield SystemCommand(f"Go to {what}", f"Show the {what} screen", lambda mode=mode: self.switch_mode(mode))
         if isinstance(screen, HostScreen):

@@ -5,8 +5,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
+from stub_figures import FINDINGS, NOON, TELEMETRY
 
 from engine_host.api.contract import ChatChunk, ChatMessage, HostError, HostUnreachable
+from engine_host.api.figures import Finding, Telemetry
 from engine_host.api.types import (
     ApplyCommand,
     BreakerLine,
@@ -48,8 +50,7 @@ from engine_host.api.types import (
     Waterfall,
 )
 
-NOON = 1_767_268_800.0
-"""The frozen clock: 2026-01-01 12:00:00 UTC."""
+__all__ = ["NOON"]
 
 REQUESTS = (
     RequestRow(
@@ -371,7 +372,11 @@ class StubHost:
         self.waterfalls: dict[str, Waterfall | Exception] = {WATERFALL.id: WATERFALL}
         self.key_lines: list[KeyLine] | Exception = list(KEYS)
         self.keys_asked = 0
-        self.past: list[ChangeRecord] = []
+        self.change_records: list[ChangeRecord] = []
+        self.figures: Telemetry | Exception = TELEMETRY
+        self.found: list[Finding] | Exception = list(FINDINGS)
+        self.telemetry_asked = 0
+        self.minutes: list[HistoryPoint] = []
         self.source = SOURCE
         self.aborted = 0
         self.closed = False
@@ -386,6 +391,23 @@ class StubHost:
     async def history(self, since: float) -> list[HistoryPoint]:
         """The points set by the test."""
         return [point for point in self.points if point.time > since]
+
+    async def past(self, since: float, until: float) -> list[HistoryPoint]:
+        """The minutes set by the test."""
+        return [point for point in self.minutes if since <= point.time < until]
+
+    async def telemetry(self) -> Telemetry:
+        """The figures set by the test."""
+        self.telemetry_asked += 1
+        if isinstance(self.figures, Exception):
+            raise self.figures
+        return self.figures
+
+    async def findings(self) -> list[Finding]:
+        """The findings set by the test."""
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
 
     async def log(self, since: int, limit: int) -> LogPage:
         """The records set by the test."""
@@ -426,7 +448,7 @@ class StubHost:
 
     async def changes(self) -> list[ChangeRecord]:
         """The history set by the test."""
-        return self.past
+        return self.change_records
 
     async def save_profile(self, command: SaveCommand) -> CommandReply:
         """Keeps the command."""

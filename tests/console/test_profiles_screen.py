@@ -145,7 +145,7 @@ async def test_the_end_of_a_change_refreshes_the_list_and_the_history(console: C
     host = StubHost(BUILDING)
     async with console(host, "profiles") as (app, pilot):
         host.lines = [msgspec.structs.replace(line, active=line.name == "balanced") for line in host.lines]
-        host.past = list(HISTORY)
+        host.change_records = list(HISTORY)
         host.now = snapshot(profile="balanced")
         await app.poll()
         await settle(app, pilot)
@@ -156,7 +156,7 @@ async def test_the_end_of_a_change_refreshes_the_list_and_the_history(console: C
 
 async def test_the_history_tells_who_why_and_what_came_of_it(console: Console) -> None:
     host = StubHost()
-    host.past = list(HISTORY)
+    host.change_records = list(HISTORY)
     async with console(host, "profiles") as (app, pilot):
         for size in ((80, 24), (120, 40)):
             await pilot.resize_terminal(*size)
@@ -176,7 +176,7 @@ async def test_the_history_tells_who_why_and_what_came_of_it(console: Console) -
 
 async def test_roll_back_applies_the_profile_before_that_change(console: Console) -> None:
     host = StubHost()
-    host.past = list(HISTORY)
+    host.change_records = list(HISTORY)
     async with console(host, "profiles") as (app, pilot):
         await pilot.press("r")
         await settle(app, pilot)

@@ -116,7 +116,7 @@ def test_screen(
 @pytest.mark.parametrize("shows", ["diff", "refused", "apply", "progress", "history"])
 def test_profiles(snap_compare: Callable[..., bool], shows: str, size: tuple[int, int]) -> None:
     host = StubHost()
-    host.past = list(HISTORY)
+    host.change_records = list(HISTORY)
     if shows == "progress":
         swap = SwapProgress(4, "draining", "balanced", NOON - 4.2, waiting_for=3, held=2, cancellable=True)
         host.now = snapshot(state=EngineState("swapping", NOON - 4.2), swap=swap)

@@ -1,0 +1,7 @@
+"""The Cost screen."""
+
+from console.screens.base import HostScreen
+
+
+class CostScreen(HostScreen):
+    """Nothing yet."""
