@@ -21,7 +21,7 @@ RING_STEPS = 4096
 """Steps kept: 40 s at 100 steps a second."""
 
 RING_SHARES = 1 << 18
-"""Shares kept: those of all steps of the ring with up to 64 requests each; 10 s of 256 requests at 100 steps a second."""
+"""Shares kept: those of all the ring's steps with up to 64 requests each; 10 s of 256 requests at 100 steps/s."""
 
 NAME_SLOTS = 8192
 """Requests whose ids are kept: the last so many to come."""
@@ -115,7 +115,8 @@ PREFILL, DECODE, RECOMPUTE, PREEMPTED, LEFT = 1, 2, 3, 4, 5
 """Kinds of shares: tokens of a prompt; tokens after it; those of both that are computed again after a preemption; the
 request has lost its pages and waits; it has ended, and lost them."""
 
-SHARE = np.dtype([("step", "<u4"), ("serial", "<u4"), ("kind", "<u4"), ("tokens", "<u4"), ("context", "<u4")])
+SHARE_COLUMNS = ("step", "serial", "kind", "tokens", "context")
+SHARE = np.dtype([(name, "<u4") for name in SHARE_COLUMNS])
 """One request's part of one step: `tokens` scheduled for it, and the `context` they end at, in tokens.
 
 `serial` numbers requests in the order in which they first were scheduled. Of the kinds preempted and left both counts

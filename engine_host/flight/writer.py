@@ -18,7 +18,7 @@ from engine_host.flight.layout import (
     OWNER_SLOTS,
     RING_SHARES,
     RING_STEPS,
-    SHARE,
+    SHARE_COLUMNS,
     STEP_STRUCT,
     VERSION,
     pair_capacity,
@@ -47,7 +47,7 @@ class FlightWriter:
         self._head = self._views.head.data
         self._step = 0
         self._shares_head = self._views.shares_head.data
-        self._columns = self._views.shares.view(np.uint32).reshape(RING_SHARES, len(SHARE))
+        self._columns = self._views.shares.view(np.uint32).reshape(RING_SHARES, len(SHARE_COLUMNS))
         self._shares = 0
         self.wanted = WantedKnobs(self._views.wanted)
         header = self._views.header
@@ -139,7 +139,7 @@ class FlightWriter:
     ) -> None:
         """Append the parts of `step`, the number it has or will have in the ring of steps: one entry a request."""
         count = len(serials)
-        block = np.empty((count, len(SHARE)), np.uint32)
+        block = np.empty((count, len(SHARE_COLUMNS)), np.uint32)
         block[:, 0] = step & 0xFFFFFFFF
         for column, values in enumerate((serials, kinds, tokens, contexts), 1):
             block[:, column] = values
