@@ -18,12 +18,9 @@ FactLevel = Literal["normal", "warn", "bad", "unknown"]
 
 _STYLES = {"normal": "bold", "warn": "bold $text-warning", "bad": "bold $text-error", "unknown": "$foreground-muted"}
 _MARKS = {"normal": "", "warn": "▲ ", "bad": "✖ ", "unknown": ""}
-_MOST_LABEL = 24
 _MOST_VALUE = 26
 _LARGEST_BAR = 24
 _SMALLEST_BAR = 6
-_NOTE_ROOM = 14
-"""Cells that a bar leaves to a note, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,10 @@ class Fact:
 
 
 class Facts(Widget):
-    """`label  ███▌···  value  note`, all lined up; the note goes first where there is no room, the value never."""
+    """`label  ███▌···  value  note`, all lined up.
+
+    Where there is no room the bar gets shorter, then the note; the value stays.
+    """
 
     DEFAULT_CSS = """
     Facts { width: 1fr; height: auto; }
@@ -68,12 +68,12 @@ class Facts(Widget):
 
 def _lines(facts: Sequence[Fact], width: int) -> list[Content]:
     values = [_MARKS[fact.level] + one_line(fact.value) for fact in facts]
-    label_width = min(max((cell_len(fact.label) for fact in facts), default=0), _MOST_LABEL, max(8, width // 3))
     value_width = min(max((cell_len(value) for value in values), default=0), _MOST_VALUE)
-    room = width - label_width - 2 - value_width
-    notes = any(fact.note for fact in facts)
-    bars = any(fact.bar or fact.share is not None for fact in facts)
-    bar_width = min(room - 2 - (_NOTE_ROOM if notes and room > 40 else 0), _LARGEST_BAR) if bars else 0
+    label_width = min(max((cell_len(fact.label) for fact in facts), default=0), max(8, width - value_width - 4))
+    barred = [(fact, value) for fact, value in zip(facts, values, strict=True) if fact.bar or fact.share is not None]
+    after = max((cell_len(value) + cell_len(fact.note) + 2 * bool(fact.note) for fact, value in barred), default=0)
+    room = width - label_width - 2
+    bar_width = min(max(room - after - 2, _SMALLEST_BAR), room - value_width - 2, _LARGEST_BAR) if barred else 0
     return [_line(fact, value, width, label_width, bar_width) for fact, value in zip(facts, values, strict=True)]
 
 
