@@ -1,9 +1,34 @@
 """What Prometheus reads, parsed by its own parser."""
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine_host.api.types import Cost, EngineState, KvCache, ModelInfo, PortInfo, Snapshot
+from engine_host.api.figures import (
+    Bill,
+    CostLine,
+    LatencyLine,
+    LedgerStatus,
+    PhaseRoofline,
+    Roofline,
+    StepFigures,
+    Telemetry,
+)
+from engine_host.api.types import (
+    BreakerLine,
+    Cost,
+    Device,
+    DeviceEvent,
+    EngineState,
+    GatewayStatus,
+    KvCache,
+    LaneLine,
+    ModelInfo,
+    PortInfo,
+    Reading,
+    Snapshot,
+    TierLine,
+)
 from engine_host.telemetry.device import DeviceSampler
 from engine_host.telemetry.hub import EngineStats, TelemetryHub
 from engine_host.telemetry.metrics import Metrics
@@ -92,7 +117,8 @@ def test_gauges_are_those_of_the_moment(bench: Bench) -> None:
 
 def test_what_is_unknown_or_old_is_not_exported(bench: Bench) -> None:
     def device() -> set[str]:
-        return {name for name, _ in scrape(bench.metrics) if name.startswith(("device_", "resident_"))}
+        found = {name for name, _ in scrape(bench.metrics) if name.startswith(("device_", "resident_"))}
+        return found - {"device_problem"}
 
     bench.kv = None
     assert device() == set()
@@ -110,6 +136,120 @@ def test_a_device_gauge_names_what_was_measured_and_how(bench: Bench) -> None:
     bench.sampler.sample()
     (labels,) = (dict(labels) for name, labels in scrape(bench.metrics) if name == "device_utilization_ratio")
     assert (labels["measure"], labels["source"]) == ("CPU busy", "psutil.cpu_percent")
+
+
+GPU = Device(
+    kind="gpu",
+    name="H200",
+    utilization=Reading("SM active", "fraction", 0.8, "gpm"),
+    memory_used=Reading("memory", "bytes", 30e9, "nvml"),
+    memory_total=Reading("memory", "bytes", 100e9, "nvml"),
+    power=Reading("power", "watts", None, "nvml", "not supported"),
+    temperature=Reading("temperature", "celsius", 60.0, "nvml", stale=True),
+    more={
+        "energy": Reading("energy", "joules", 5e6, "nvml"),
+        "pcie_rx": Reading("PCIe received", "bytes/s", 1e9, "nvml"),
+        "sm_occupancy": Reading("SM occupancy", "fraction", 0.4, "gpm"),
+        "throttle": Reading("throttling", "words", 0.0, "nvml", text="heat"),
+        "ecc_uncorrected": Reading("ECC", "count", None, "nvml", "not supported"),
+    },
+    events=(DeviceEvent(5.0, "Xid 13"), DeviceEvent(9.0, "Xid 48")),
+)
+
+TELEMETRY = Telemetry(
+    time=1e6,
+    latencies=(LatencyLine("key", "secret-key-id", ()),),
+    parts=(),
+    prefill_by_length=(),
+    steps=StepFigures(60.0, 9, 0.5, 0.25, 0.75, 0.01, None, 0, 100.0, 0.2, None),
+    roofline=Roofline(
+        60.0,
+        PhaseRoofline("prefill", 5e14, 1e12, 0.5, 0.2, "compute-bound", ""),
+        PhaseRoofline("decode", None, 2e12, None, 0.4, "bandwidth-bound", ""),
+        Reading("BF16 dense", "flop/s", 1e15, "data sheet"),
+        Reading("HBM", "bytes/s", None, "none"),
+    ),
+    bill=Bill(
+        0.0,
+        2,
+        10.0,
+        {"decode": 6.0, "idle": 4.0},
+        3.6,
+        "list price",
+        True,
+        {"decode": 0.006, "idle": 0.004},
+        None,
+        0.01,
+    ),
+    costs=(
+        CostLine("tier", "premium", 3, 100, 50, 20, 0.004, None, None, None, None, 0.001),
+        CostLine("key", "secret-key-id", 3, 100, 50, 20, 0.004, None, None, None, None, 0.001),
+    ),
+    devices=(GPU, msgspec.structs.replace(GPU, index=1, problem="It fell off the bus.", events=())),
+    sampler_cost=Reading("sampler", "fraction", 0.002, "thread_time"),
+    ledger=LedgerStatus("/l", 7, 1, 2, "The disk is full."),
+)
+
+
+@pytest.fixture
+def told(bench: Bench) -> Samples:
+    """What is exported of the figures above."""
+    return scrape(Metrics(bench.hub, bench.sampler, bench.snapshot, lambda: TELEMETRY))
+
+
+def gpu(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return f"device_{name}", tuple(sorted({"device": "H200", "gpu": "0", **labels}.items()))
+
+
+def test_every_reading_of_every_gpu_is_exported_by_its_unit(told: Samples) -> None:
+    assert told[gpu("utilization_ratio", measure="SM active", source="gpm")] == 0.8
+    assert told[gpu("utilization_ratio", measure="SM active", source="gpm", gpu="1")] == 0.8
+    assert told[gpu("energy_joules_total", measure="energy", source="nvml")] == 5e6
+    assert told[gpu("pcie_rx_bytes_per_second", measure="PCIe received", source="nvml")] == 1e9
+    assert told[gpu("sm_occupancy_ratio", measure="SM occupancy", source="gpm")] == 0.4
+    assert told[gpu("throttle_ok", measure="throttling", source="nvml", reason="heat")] == 0
+    assert (told[gpu("problem")], told[gpu("problem", gpu="1")]) == (0, 1)
+    assert told[gpu("last_event_timestamp_seconds")] == 9.0
+    names = {name for name, _ in told}
+    assert not names & {"device_power_watts", "device_temperature_celsius", "device_ecc_uncorrected"}
+
+
+def test_the_bill_and_the_cost_by_tier_are_exported(told: Samples) -> None:
+    assert told[of("device_seconds_total", part="decode")] == 6.0
+    assert told[of("cost_usd_total", part="idle")] == 0.004
+    assert told[of("price_usd_per_device_hour", estimated="true")] == 3.6
+    assert told[of("tier_cost_usd_total", tier="premium")] == 0.004
+    assert told[of("tier_cached_tokens_total", tier="premium")] == 50
+    assert not [name for name, _ in told if name.startswith("energy_cost")]
+
+
+def test_steps_roofline_and_ledger_are_exported(told: Samples) -> None:
+    assert told[of("batch_fill_ratio")] == 0.5
+    assert told[of("step_time_ratio", phase="decode")] == 0.75
+    assert of("step_seconds", quantile="0.99") not in told
+    assert told[of("flops_utilization_ratio", phase="prefill")] == 0.5
+    assert of("flops_utilization_ratio", phase="decode") not in told
+    assert told[of("bound", phase="decode", verdict="bandwidth-bound")] == 1
+    assert told[of("bound", phase="decode", verdict="starved")] == 0
+    assert told[of("peak_flops_per_second", source="data sheet")] == 1e15
+    assert told[of("sampler_cpu_ratio")] == 0.002
+    assert (told[of("ledger_rows_written_total")], told[of("ledger_rows_lost_total")]) == (7, 2)
+    assert told[of("ledger_problem")] == 1
+
+
+def test_no_label_names_a_key(told: Samples) -> None:
+    assert "secret-key-id" not in str(told.keys())
+
+
+def test_targets_are_beside_what_is_measured(bench: Bench) -> None:
+    tier = TierLine("premium", 2, 1, 0, 5, 1, 0, 0.9, None, 0.5, 0.05, True)
+    gateway = GatewayStatus((LaneLine("short", 4, 2.5, 100),), (tier,), BreakerLine("open", 0.0), None)
+    told = scrape(Metrics(bench.hub, bench.sampler, lambda: msgspec.structs.replace(bench.snapshot(), gateway=gateway)))
+    assert told[of("tier_latency_p99_seconds", tier="premium", latency="ttft")] == 0.9
+    assert of("tier_latency_p99_seconds", tier="premium", latency="ttl") not in told
+    assert told[of("tier_latency_target_seconds", tier="premium", latency="ttl")] == 0.05
+    assert told[of("queue_oldest_seconds", lane="short")] == 2.5
+    assert told[of("breaker_state", state="open")] == told[of("tier_shed", tier="premium")] == 1
 
 
 def test_the_number_of_series_does_not_follow_the_number_of_requests(bench: Bench) -> None:
