@@ -127,8 +127,8 @@ class Bill(msgspec.Struct, frozen=True):
     """What the devices cost since `since` (Unix time), and where it went: each second of each device is in one part.
 
     `seconds` are device-seconds by part, `usd` the same in money; they add up to `device_s` and `total_usd`. Money is
-    `None` while there is no price. `energy_usd` is the share of it that is for energy; `estimated` tells that the price
-    comes from the built-in table.
+    `None` while there was no price; it counts the `priced_s` device-seconds that had one. `energy_usd` is the share of
+    it that is for energy; `estimated` tells that the price comes from the built-in table.
     """
 
     since: float
@@ -141,6 +141,7 @@ class Bill(msgspec.Struct, frozen=True):
     usd: dict[BillPart, float] | None
     energy_usd: float | None
     total_usd: float | None
+    priced_s: float = 0.0
 
 
 class CostLine(msgspec.Struct, frozen=True):

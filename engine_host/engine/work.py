@@ -45,9 +45,7 @@ def _batch(kind: Callable[[], Any], requests: tuple[tuple[int, int, bool], ...])
     return batch
 
 
-def _taken_apart(
-    flops: Callable[..., float], traffic: Callable[..., float], window: int | None
-) -> WorkModel:
+def _taken_apart(flops: Callable[..., float], traffic: Callable[..., float], window: int | None) -> WorkModel:
     # Differences of contexts: both within the window, both beyond it.
     near = max(1, (window or _FAR) // 2)
     flops_near = (flops((1, 2 * near, False)) - flops((1, near, False))) / near

@@ -1,0 +1,271 @@
+"""What requests are charged adds up with what nobody is charged, and is split as the work was."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_host.api.figures import BillPart
+from engine_host.flight.layout import DECODE, LEFT, PREEMPTED, PREFILL, RECOMPUTE, SHARE, STEP
+from engine_host.telemetry.meter import CostMeter, Rate
+from engine_host.telemetry.work import WorkModel
+
+PRICE = Rate(1, 3.6)  # a tenth of a cent a second
+# A token is a FLOP and a byte, a token of context a byte in decode, the weights ten bytes.
+WORK = WorkModel(1.0, 0.0, 0.0, 10.0, 1.0, 0.0, 1.0, 0.0)
+
+
+def step(number: int, began: float, seconds: float, prefill: int = 0, decode: int = 0, running: int = 1) -> Any:
+    row = np.zeros((), STEP)
+    row["number"], row["time"], row["execute"] = number, began, seconds
+    row["prefill"], row["decode"], row["running"] = prefill, decode, running
+    return row
+
+
+def rows(*given: Any) -> Any:
+    return np.array(list(given), STEP)
+
+
+def shares(*given: tuple[int, int, int, int, int]) -> Any:
+    return np.array(list(given), SHARE)
+
+
+def name(serial: int) -> str:
+    return f"r{serial}"
+
+
+def meter(block_size: int = 10, memory_share: float = 0.0) -> CostMeter:
+    made = CostMeter(0.0, 1000.0)
+    made.rate, made.memory_share = PRICE, memory_share
+    made.engine_up(0.0, block_size, WORK)
+    return made
+
+
+def seconds(made: CostMeter, request: str) -> tuple[float, ...]:
+    account = made.account(request)
+    assert account is not None
+    return tuple(round(each, 6) for each in account.seconds)
+
+
+def test_a_step_for_one_request_is_that_request_s_and_what_lies_between_nobody_s() -> None:
+    made = meter()
+    fed = made.feed(
+        rows(step(1, 2.0, 1.0, prefill=30), step(2, 3.5, 0.5, decode=1, running=0)),
+        shares((1, 1, PREFILL, 30, 30), (2, 1, DECODE, 1, 31), (2, 1, LEFT, 0, 0)),
+        name,
+        5.0,
+    )
+    assert seconds(made, "r1") == (1.0, 0.5, 0.0)
+    assert fed.until == 5.0
+    bill = made.bill()
+    assert bill.seconds == {
+        "prefill": 1.0, "decode": 0.5, "memory": 0.0, "scheduling": 0.0, "io": 0.5, "idle": 3.0, "down": 0.0
+    }  # fmt: skip
+    assert bill.total_usd == pytest.approx(0.005)
+    assert made.settled("r1")
+    account = made.close("r1")
+    assert account is not None
+    assert (account.steps, account.first_step, account.last_step) == (2, 1, 2)
+    assert (account.prompt_step_began, account.computed, account.pages_peak) == (2.0, 30, 4)
+    assert account.cost().usd == pytest.approx(0.0015)
+
+
+def test_prefill_is_split_by_flops_and_decode_by_bytes() -> None:
+    made = meter()
+    made.feed(rows(step(1, 0.0, 4.0, prefill=40)), shares((1, 1, PREFILL, 10, 10), (1, 2, PREFILL, 30, 30)), name, 4.0)
+    assert (seconds(made, "r1"), seconds(made, "r2")) == ((1.0, 0.0, 0.0), (3.0, 0.0, 0.0))
+    # Half of the ten bytes of weights each, one for the token, and the context: 17 bytes against 37.
+    made.feed(rows(step(2, 4.0, 5.4, decode=2)), shares((2, 1, DECODE, 1, 11), (2, 2, DECODE, 1, 31)), name, 9.4)
+    assert (seconds(made, "r1")[1], seconds(made, "r2")[1]) == (1.7, 3.7)
+
+
+def test_a_step_of_both_is_divided_by_what_each_would_take_alone() -> None:
+    by_flops, by_peaks = meter(), meter()
+    by_peaks.peaks = (10.0, 1.0)  # FLOP/s and bytes/s
+    for made in (by_flops, by_peaks):
+        made.feed(
+            rows(step(1, 0.0, 10.0, prefill=9, decode=1)),
+            shares((1, 1, PREFILL, 9, 9), (1, 2, DECODE, 1, 5)),
+            name,
+            10.0,
+        )
+    assert seconds(by_flops, "r1") == (9.0, 0.0, 0.0)
+    # Each token has a byte of its own and a tenth of the weights: 18 bytes for the prompt, 2 and the 5 of its context
+    # for the other; both more than their FLOP take.
+    assert seconds(by_peaks, "r1") == (7.2, 0.0, 0.0)
+    assert seconds(by_peaks, "r2") == (0.0, 2.8, 0.0)
+
+
+def test_pages_are_paid_for_also_by_who_holds_them_and_is_not_computed() -> None:
+    made = meter(memory_share=0.5)
+    made.feed(
+        rows(step(1, 0.0, 2.0, prefill=40), step(2, 2.0, 2.0, decode=1)),
+        # The second step works for the first request only; the second one holds its three pages on.
+        shares((1, 1, PREFILL, 10, 10), (1, 2, PREFILL, 30, 30), (2, 1, DECODE, 1, 11)),
+        name,
+        4.0,
+    )
+    assert seconds(made, "r1") == (0.25, 1.0, 0.25 + 0.4)
+    assert seconds(made, "r2") == (0.75, 0.0, 0.75 + 0.6)
+
+
+def test_who_is_preempted_pays_no_pages_while_it_waits_and_again_for_what_is_computed_again() -> None:
+    made = meter(memory_share=0.5)
+    made.feed(
+        rows(*(step(number, number - 1.0, 1.0, decode=1) for number in (1, 2, 3))),
+        shares(
+            (1, 1, DECODE, 1, 20), (1, 2, DECODE, 1, 20),
+            (1, 2, PREEMPTED, 0, 0), (2, 1, DECODE, 1, 21),
+            (3, 1, DECODE, 1, 22), (3, 2, RECOMPUTE, 21, 21),
+        ),
+        name,
+        3.0,
+    )  # fmt: skip
+    account = made.account("r2")
+    assert account is not None
+    assert account.preemptions == 1
+    assert account.computed == 0, "these were computed before"
+    # Nothing in the second step, and the prompt's share of the third by FLOP: 21 of 22.
+    assert seconds(made, "r2") == (round(0.5 * 21 / 22, 6), 0.25, 0.25 + 0.25)
+
+
+def test_all_sequences_and_all_engines_of_a_request_are_charged_to_it() -> None:
+    made = meter()
+    both = {1: "r", 2: "r"}
+    made.feed(rows(step(1, 0.0, 2.0, decode=2)), shares((1, 1, DECODE, 1, 5), (1, 2, DECODE, 1, 9)), both.get, 2.0)
+    made.engine_down(2.5)
+    assert made.settled("r"), "no engine is left that could charge it more"
+    made.engine_up(4.0, 10, WORK)
+    made.feed(rows(step(1, 4.0, 1.0, decode=1)), shares((1, 1, DECODE, 1, 6)), both.get, 5.0)
+    assert seconds(made, "r") == (0.0, 3.0, 0.0)
+    assert made.bill().seconds["down"] == 1.5
+
+
+def test_what_is_on_its_way_through_the_engine_is_booked_when_it_comes_back() -> None:
+    made = meter()
+    on_its_way = shares((1, 1, PREFILL, 30, 30))
+    assert made.feed(rows(), on_its_way, name, 1.0).until == 0.0
+    assert not made.bill().device_s
+    made.feed(rows(step(1, 0.5, 1.0, prefill=30)), shares(), name, 2.0)
+    assert seconds(made, "r1") == (1.0, 0.0, 0.0)
+    assert made.bill().seconds["idle"] == 0.5
+
+
+def test_steps_that_overlap_are_paid_for_once() -> None:
+    made = meter()
+    first, second = step(1, 0.0, 1.0, decode=1), step(2, 0.5, 1.5, decode=1)
+    first["schedule"] = second["schedule"] = 0.1
+    second["update"] = 0.05
+    made.feed(rows(first, second), shares((1, 1, DECODE, 1, 5), (2, 1, DECODE, 1, 6)), name, 2.15)
+    bill = made.bill()
+    # The second was chosen while the first was computed.
+    assert bill.seconds["scheduling"] == pytest.approx(0.1 + 0.05)
+    assert bill.seconds["decode"] == pytest.approx(2.0)
+    assert bill.device_s == pytest.approx(2.15)
+
+
+def test_without_a_price_there_are_seconds_and_no_money() -> None:
+    made = meter()
+    made.rate = Rate()
+    made.feed(rows(step(1, 0.0, 1.0, prefill=30)), shares((1, 1, PREFILL, 30, 30)), name, 1.0)
+    assert (made.bill().usd, made.bill().total_usd, made.saved_usd(10)) == (None, None, None)
+    account = made.account("r1")
+    assert account is not None
+    assert account.cost().usd is None
+    # A price that comes later is not for what was before.
+    made.rate = PRICE
+    made.feed(rows(step(2, 1.0, 1.0, prefill=30)), shares((2, 2, PREFILL, 30, 30)), name, 2.0)
+    assert account.cost().usd is None
+    assert made.bill().total_usd == pytest.approx(0.001)
+    assert made.bill().priced_s == pytest.approx(1.0)
+    assert made.saved_usd(15) == pytest.approx(0.00025)
+
+
+def test_energy_is_on_top_of_the_hour() -> None:
+    made = meter()
+    made.rate = Rate(2, 3.6, watts=1000.0, usd_per_kwh=3.6)
+    made.feed(rows(), shares(), name, 10.0)
+    bill = made.bill()
+    assert bill.device_s == 20.0
+    assert bill.energy_usd == pytest.approx(0.01)
+    assert bill.total_usd == pytest.approx(0.02 + 0.01)
+
+
+Timeline = Sequence[tuple[float, float, float, list[tuple[int, int, int, int]], bool, float | None]]
+
+entries = st.lists(
+    st.tuples(
+        st.integers(1, 6), st.sampled_from([PREFILL, DECODE, RECOMPUTE]), st.integers(1, 50), st.integers(0, 400)
+    ),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda each: each[0],
+)
+timelines = st.lists(
+    st.tuples(
+        st.floats(-0.5, 2.0),  # from the last step's end to this one's beginning: they may overlap
+        st.floats(0.0, 0.2),
+        st.floats(0.0, 1.5),
+        entries,
+        st.booleans(),
+        st.sampled_from([None, 0.1, 3.6, 98.0]),
+    ),
+    max_size=25,
+)
+
+
+@given(timelines, st.lists(st.integers(1, 25)), st.floats(0, 1), st.integers(1, 8), st.booleans())
+def test_requests_idle_and_overhead_are_the_hours_times_the_price(
+    timeline: Timeline, cuts: list[int], memory_share: float, devices: int, peaks: bool
+) -> None:
+    made = meter(memory_share=memory_share)
+    made.rate = Rate(devices, 2.0)
+    made.peaks = (7.0, 3.0) if peaks else None
+    now, paid = 0.0, 0.0
+    found: list[Any] = []
+    parts: list[tuple[int, int, int, int, int]] = []
+    held: set[int] = set()
+    fed = 0.0
+    for number, (gap, schedule, execute, work, leave, price) in enumerate(timeline, 1):
+        began = max(0.0, now + gap)
+        row = step(number, began, execute, prefill=1, decode=len(work), running=len(held))
+        row["schedule"] = schedule
+        found.append(row)
+        parts += [(number, serial, kind, tokens, context + tokens) for serial, kind, tokens, context in work]
+        held |= {each[0] for each in work}
+        if leave and held:
+            gone = held.pop()
+            parts.append((number, gone, LEFT if number % 2 else PREEMPTED, 0, 0))
+        now = max(now, float(row["time"]) + float(row["schedule"]) + float(row["execute"]))
+        if number in cuts:
+            until = made.feed(rows(*found), shares(*parts), name, now + 0.25).until
+            paid += (until - fed) * (made.rate.usd_per_s or 0.0)
+            now, fed, found, parts = until, until, [], []
+            made.rate = Rate(devices, price)
+    until = made.feed(rows(*found), shares(*parts), name, now).until
+    paid += (until - fed) * (made.rate.usd_per_s or 0.0)
+
+    bill = made.bill()
+    accounts = [each for serial in range(1, 7) if (each := made.account(f"r{serial}")) is not None]
+    charged = math.fsum(sum(each.seconds) for each in accounts)
+    nobodys: tuple[BillPart, ...] = ("scheduling", "io", "idle", "down")
+    assert charged + math.fsum(bill.seconds[part] for part in nobodys) == pytest.approx(until * devices, abs=1e-6)
+    assert bill.device_s == pytest.approx(until * devices, abs=1e-6)
+    money = bill.usd or dict.fromkeys(bill.seconds, 0.0)
+    usd = math.fsum(sum(each.usd) for each in accounts)
+    assert usd + math.fsum(money[part] for part in nobodys) == pytest.approx(paid, abs=1e-9)
+    assert (bill.total_usd or 0.0) == pytest.approx(paid, abs=1e-9)
+    phases: tuple[BillPart, ...] = ("prefill", "decode", "memory")
+    for index, part in enumerate(phases):
+        assert math.fsum(each.seconds[index] for each in accounts) == pytest.approx(bill.seconds[part], abs=1e-6)
+
+
+def test_a_step_whose_requests_are_not_known_any_more_is_on_the_bill_all_the_same() -> None:
+    made = meter()
+    made.feed(rows(step(1, 0.0, 2.0, prefill=3, decode=1)), shares(), name, 2.0)
+    assert (made.bill().seconds["prefill"], made.bill().seconds["decode"]) == (1.5, 0.5)
+    assert made.bill().device_s == 2.0
