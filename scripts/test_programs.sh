@@ -4,7 +4,7 @@
 PATH="$PATH:/usr/sbin"
 
 missing=""
-for each in tmux:tmux nginx:nginx-light redis-server:redis-server; do
+for each in tmux:tmux nginx:nginx-light redis-server:redis-server promtool:prometheus; do
   command -v "${each%%:*}" >/dev/null || missing="$missing ${each#*:}"
 done
 [ -n "$missing" ] || exit 0

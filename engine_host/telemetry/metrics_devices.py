@@ -26,7 +26,7 @@ _SUFFIXES = {
     "hertz": "_hertz",
     "joules": "_joules",
     "count": "",
-    "words": "_ok",
+    "words": "_degraded",
 }
 """What a reading of `Device.more` has behind its name, by its unit."""
 
@@ -35,7 +35,7 @@ def device_metrics(devices: tuple[Device, ...]) -> Iterator[Metric]:
     """Five readings, those beyond, whether the device can be read, and the driver's last event.
 
     `gpu` is the device's index and empty for a CPU; `measure` and `source` are the reading's label and call. Unknown
-    and stale readings have no sample. One in words is 1 where all is well and 0 where not, its words in `reason`.
+    and stale readings have no sample. One in words is 1 where that is a problem and 0 where not, its words in `reason`.
     """
     for field, (name, text) in _FIVE.items():
         family = GaugeMetricFamily(f"llmconsole_device_{name}", text, labels=_LABELS)

@@ -57,8 +57,8 @@ def _steps(steps: StepFigures, families: Families) -> Iterator[Metric]:
                          {"": steps.fill_rate})  # fmt: skip
     shares = {"prefill": steps.prefill_share, "decode": steps.decode_share}
     yield families.gauge("step_time_ratio", "Share of the time of the last steps, by phase.", "phase", shares)
-    quantiles = {"0.5": steps.step_p50_s, "0.99": steps.step_p99_s}
-    yield families.gauge("step_seconds", "Durations of the last steps, by quantile.", "quantile", quantiles)
+    percentiles = {"p50": steps.step_p50_s, "p99": steps.step_p99_s}
+    yield families.gauge("step_seconds", "Durations of the last steps, by percentile.", "percentile", percentiles)
     utilization = {"start": steps.effective_utilization, "now": steps.effective_window}
     yield families.gauge(
         "effective_utilization_ratio",

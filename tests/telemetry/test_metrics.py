@@ -150,7 +150,7 @@ GPU = Device(
         "energy": Reading("energy", "joules", 5e6, "nvml"),
         "pcie_rx": Reading("PCIe received", "bytes/s", 1e9, "nvml"),
         "sm_occupancy": Reading("SM occupancy", "fraction", 0.4, "gpm"),
-        "throttle": Reading("throttling", "words", 0.0, "nvml", text="heat"),
+        "throttle": Reading("throttling", "words", 1.0, "nvml", text="heat"),
         "ecc_uncorrected": Reading("ECC", "count", None, "nvml", "not supported"),
     },
     events=(DeviceEvent(5.0, "Xid 13"), DeviceEvent(9.0, "Xid 48")),
@@ -207,7 +207,7 @@ def test_every_reading_of_every_gpu_is_exported_by_its_unit(told: Samples) -> No
     assert told[gpu("energy_joules_total", measure="energy", source="nvml")] == 5e6
     assert told[gpu("pcie_rx_bytes_per_second", measure="PCIe received", source="nvml")] == 1e9
     assert told[gpu("sm_occupancy_ratio", measure="SM occupancy", source="gpm")] == 0.4
-    assert told[gpu("throttle_ok", measure="throttling", source="nvml", reason="heat")] == 0
+    assert told[gpu("throttle_degraded", measure="throttling", source="nvml", reason="heat")] == 1
     assert (told[gpu("problem")], told[gpu("problem", gpu="1")]) == (0, 1)
     assert told[gpu("last_event_timestamp_seconds")] == 9.0
     names = {name for name, _ in told}
@@ -226,7 +226,7 @@ def test_the_bill_and_the_cost_by_tier_are_exported(told: Samples) -> None:
 def test_steps_roofline_and_ledger_are_exported(told: Samples) -> None:
     assert told[of("batch_fill_ratio")] == 0.5
     assert told[of("step_time_ratio", phase="decode")] == 0.75
-    assert of("step_seconds", quantile="0.99") not in told
+    assert of("step_seconds", percentile="p99") not in told
     assert told[of("flops_utilization_ratio", phase="prefill")] == 0.5
     assert of("flops_utilization_ratio", phase="decode") not in told
     assert told[of("bound", phase="decode", verdict="bandwidth-bound")] == 1
