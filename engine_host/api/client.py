@@ -67,6 +67,11 @@ class HostClient:
         """What the doctor finds now."""
         return await self._get("/admin/findings", list[Finding])
 
+    async def record(self) -> bytes:
+        """What the doctor looks at now, as the file that `engine_host.doctor.record` reads."""
+        async with self._request("GET", "/admin/record") as response:
+            return await response.read()
+
     async def log(self, since: int, limit: int) -> LogPage:
         """At most `limit` log records with a sequence number above `since`, oldest first."""
         return await self._get("/admin/log", LogPage, since=str(since), limit=str(limit))

@@ -1,0 +1,1 @@
+"""What is wrong, by rules over a record of what is measured. No vLLM, no network."""

@@ -1,0 +1,117 @@
+"""Puts a record together from the parts of a running host."""
+
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+
+from engine_host.api.figures import Telemetry
+from engine_host.api.flight import DECODE, LEFT, FlightReader
+from engine_host.api.records import RequestRecord
+from engine_host.api.types import HistoryPoint, Snapshot
+from engine_host.doctor.record import Named, Processor, Record, StalledClient
+from engine_host.flight.layout import SHARE, STEP
+from profiles.schema import Profile
+
+HISTORY_S = 120.0
+"""Seconds of the past in a record: twice what a rule looks at."""
+
+MAX_REQUESTS = 500
+"""Requests in a record: the last so many to end."""
+
+
+class Gatherer:
+    """Asks the host's parts for what they know now; call `gather` on the host's event loop, where they live.
+
+    `history` is asked with a Unix time for the seconds after it; `flight` is the reader of the running engine, `None`
+    without one; `requests` those that ended lately, oldest first; `stalled` the clients that take nothing now.
+    """
+
+    def __init__(
+        self,
+        *,
+        profile: Callable[[], Profile | None],
+        snapshot: Callable[[], Snapshot],
+        telemetry: Callable[[], Telemetry | None],
+        history: Callable[[float], Sequence[HistoryPoint]],
+        flight: Callable[[], FlightReader | None],
+        requests: Callable[[], Sequence[RequestRecord]],
+        stalled: Callable[[], Sequence[StalledClient]],
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._profile = profile
+        self._snapshot = snapshot
+        self._telemetry = telemetry
+        self._history = history
+        self._flight = flight
+        self._requests = requests
+        self._stalled = stalled
+        self._clock = clock
+        self._monotonic = monotonic
+        self._times: Any = None
+
+    def gather(self) -> Record:
+        """The record of now. Prompts and replies stay out of it; without an engine it has no steps."""
+        now, snapshot, reader = self._clock(), self._snapshot(), self._flight()
+        steps = reader.read_steps().rows if reader is not None else np.empty(0, STEP)
+        shares = reader.read_shares().rows if reader is not None else np.empty(0, SHARE)
+        ended = list(self._requests())[-MAX_REQUESTS:]
+        return Record(
+            time=now,
+            offset=now - self._monotonic(),
+            steps=steps,
+            shares=shares,
+            names=_names(reader, shares) if reader is not None else {},
+            profile=self._profile() or Profile(name=snapshot.profile or "none", description=""),
+            snapshot=snapshot,
+            telemetry=self._telemetry(),
+            past=list(self._history(now - HISTORY_S)),
+            requests=[msgspec.structs.replace(each, prompt=None, reply=None) for each in ended],
+            stalled=list(self._stalled()),
+            processor=self._processor(),
+            shared_prefix=shared_prefix(ended),
+        )
+
+    def _processor(self) -> Processor:
+        before, self._times = self._times, psutil.cpu_times()
+        steal = getattr(self._times, "steal", None)
+        if steal is not None:
+            took = sum(self._times) - (sum(before) if before is not None else 0.0)
+            steal = (steal - (before.steal if before is not None else 0.0)) / took if took > 0 else None
+        return Processor(len(os.sched_getaffinity(0)), os.getloadavg()[0], steal)
+
+
+def shared_prefix(requests: Sequence[RequestRecord]) -> int | None:
+    """Tokens (est.) that a prompt begins with and another one too, as the median over `requests`; `None` where fewer
+    than two prompts are kept. Characters are counted, and taken to be spread evenly over the prompt's tokens."""
+    prompts = sorted((each.prompt, each.prompt_tokens) for each in requests if each.prompt)
+    if len(prompts) < 2:
+        return None
+    # In alphabetical order, what a text shares most with stands beside it.
+    beside = [_alike(one, two) for (one, _), (two, _) in pairwise(prompts)]
+    most = np.maximum([0, *beside], [*beside, 0])
+    tokens = [chars * count / len(text) for chars, (text, count) in zip(most.tolist(), prompts, strict=True)]
+    return round(float(np.median(tokens)))
+
+
+def _alike(one: str, two: str) -> int:
+    """Characters that both begin with."""
+    return bisect_left(range(1, min(len(one), len(two)) + 1), True, key=lambda length: one[:length] != two[:length])
+
+
+def _names(reader: FlightReader, shares: Any) -> dict[int, Named]:
+    """The requests that were more than decoding: rules speak of no others."""
+    told = np.unique(shares["serial"][~np.isin(shares["kind"], (DECODE, LEFT))])
+    found = {}
+    for serial in told.tolist():
+        name = reader.request_of(serial)
+        if name is not None:
+            found[serial] = Named(name, reader.prompt_of(serial))
+    return found
