@@ -1,105 +1,24 @@
-"""Two small histograms: one for percentiles with a stated error, one with fixed bounds for Prometheus."""
+"""What is counted since the host started, as Prometheus wants it: it only grows."""
 
-import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-RELATIVE_ERROR = 0.005
-"""A percentile read from a `LogHistogram` is off by at most this share of the true value."""
+FINISH_REASONS = ("stop", "length", "abort", "error", "refused")
 
-SMALLEST = 1e-6
-"""Seconds. Anything shorter is counted as zero: no clock used here tells such gaps apart."""
+PROMPT_LENGTHS = (128, 512, 2048, 8192, 32768)
+"""Upper bounds, in tokens, of the buckets that prefill latency is told by; longer prompts are one more."""
 
-LARGEST = 1e5
-"""Seconds, a little over a day. Anything longer is counted as this, which bounds the number of buckets."""
+LENGTH_NAMES = (*map(str, PROMPT_LENGTHS), "more")
 
-_GROWTH = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
-_PER_LOG = 1 / math.log(_GROWTH)
-_ZERO = math.floor(math.log(SMALLEST) * _PER_LOG) - 1
-
-MAX_BUCKETS = math.ceil(math.log(LARGEST) * _PER_LOG) - _ZERO + 1
-"""The most buckets one `LogHistogram` can hold."""
-
-
-def bucket(seconds: float) -> int:
-    """The number of the bucket that holds a duration; buckets grow by a constant factor."""
-    if seconds < SMALLEST:
-        return _ZERO
-    return math.ceil(math.log(min(seconds, LARGEST)) * _PER_LOG)
-
-
-def _middle(number: int) -> float:
-    """The value with the same relative distance to both ends of a bucket."""
-    return 0.0 if number == _ZERO else 2 * _GROWTH**number / (_GROWTH + 1)
-
-
-class LogHistogram:
-    """Counts of durations in logarithmic buckets, sparse: memory follows the spread of the values, not their number.
-
-    Percentiles are nearest-rank (the smallest sample that at least that share of the samples doesn't exceed), within
-    `RELATIVE_ERROR`. Histograms add and subtract exactly, so a sliding window is a sum of seconds.
-    """
-
-    __slots__ = ("_counts", "count")
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self.count = 0
-
-    def __len__(self) -> int:
-        """Buckets in use."""
-        return len(self._counts)
-
-    def record(self, number: int, count: int = 1) -> None:
-        """Add `count` samples to bucket `number` (see `bucket`: computed once, recorded in several histograms)."""
-        counts = self._counts
-        counts[number] = counts.get(number, 0) + count
-        self.count += count
-
-    def plus(self, other: "LogHistogram") -> "LogHistogram":
-        """A new histogram with the samples of both."""
-        both = LogHistogram()
-        both._counts = self._counts.copy()
-        both.count = self.count
-        both.add(other)
-        return both
-
-    def add(self, other: "LogHistogram") -> None:
-        """Add every sample of another histogram."""
-        for number, count in other._counts.items():
-            self.record(number, count)
-
-    def subtract(self, other: "LogHistogram") -> None:
-        """Take back the samples of a histogram that was part of this one."""
-        counts = self._counts
-        for number, count in other._counts.items():
-            left = counts[number] - count
-            if left:
-                counts[number] = left
-            else:
-                del counts[number]
-        self.count -= other.count
-
-    def percentiles(self, shares: Sequence[float]) -> tuple[float, ...] | None:
-        """The values in seconds at ascending `shares` (0 < share ≤ 1); `None` without samples."""
-        if not self.count:
-            return None
-        found: list[float] = []
-        numbers = iter(sorted(self._counts, reverse=True))
-        number = _ZERO
-        above = 0  # Samples in the buckets passed, counted from the largest: a p99 is found after a few.
-        for share in reversed(shares):
-            # Rounded first: 0.99 × 100 is 99.00000000000001 in floats, and its ceiling the wrong rank.
-            rank = max(1, math.ceil(round(share * self.count, 6)))
-            while above <= self.count - rank:
-                number = next(numbers)
-                above += self._counts[number]
-            found.append(_middle(number))
-        return tuple(reversed(found))
+_TTFT_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_TTL_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+_E2E_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_QUEUE_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_DELIVERY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 1.0)
 
 
 class BoundedHistogram:
-    """Exact counts between fixed bounds (seconds) since it was made, as Prometheus wants them."""
+    """Exact counts between fixed bounds (seconds) since it was made."""
 
     __slots__ = ("_bounds", "_counts", "total")
 
@@ -121,3 +40,45 @@ class BoundedHistogram:
             seen += count
             rows.append((bound, float(seen)))
         return rows
+
+
+class Totals:
+    """Everything counted since the host started.
+
+    Histograms are in seconds: `prefill_latency` from scheduled to first token, also by the length of the prompt
+    (`prefill_by_length`, by `LENGTH_NAMES`); `queue` and `delivery` are parts of TTFT. `prefill` and `decode` are
+    tokens computed by steps, `output` tokens handed to requests, `finished` requests by `FINISH_REASONS`.
+    """
+
+    __slots__ = (
+        "decode",
+        "delivery",
+        "e2e",
+        "finished",
+        "output",
+        "prefill",
+        "prefill_by_length",
+        "prefill_latency",
+        "prefix_hits",
+        "prefix_queries",
+        "queue",
+        "tpot",
+        "ttft",
+        "ttl",
+    )
+
+    def __init__(self) -> None:
+        self.ttft = BoundedHistogram(_TTFT_BOUNDS)
+        self.ttl = BoundedHistogram(_TTL_BOUNDS)
+        self.tpot = BoundedHistogram(_TTL_BOUNDS)
+        self.e2e = BoundedHistogram(_E2E_BOUNDS)
+        self.queue = BoundedHistogram(_QUEUE_BOUNDS)
+        self.delivery = BoundedHistogram(_DELIVERY_BOUNDS)
+        self.prefill_latency = BoundedHistogram(_TTFT_BOUNDS)
+        self.prefill_by_length = {name: BoundedHistogram(_TTFT_BOUNDS) for name in LENGTH_NAMES}
+        self.prefill = 0
+        self.decode = 0
+        self.output = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self.finished: dict[str, int] = dict.fromkeys(FINISH_REASONS, 0)

@@ -71,6 +71,10 @@ class _SparseStore(Store):
                 del bins[key]
         self.count -= store.count
 
+    def clear(self) -> None:
+        self.bins.clear()
+        self.count = 0
+
     def key_at_rank(self, rank: float, lower: bool = True) -> int:
         raise NotImplementedError("Percentiles are read by Sketch.quantiles.")
 
@@ -104,6 +108,11 @@ class Sketch:
         """Add `count` samples of one duration. Raises `ValueError` for a count below 1."""
         self._sketch.add(0.0 if seconds < SMALLEST else seconds if seconds < LARGEST else LARGEST, count)
 
+    def clear(self) -> None:
+        """Forget every sample."""
+        self._store.clear()
+        self._sketch._zero_count = self._sketch._count = 0
+
     def merge(self, other: "Sketch") -> None:
         """Add every sample of another sketch, which stays as it is."""
         self._sketch.merge(other._sketch)
@@ -127,7 +136,7 @@ class Sketch:
         bins = self._store.bins
         keys = iter(sorted(bins, reverse=True))
         value = 0.0
-        above = 0  # Samples in the bins passed, from the largest: a p99 is found after a few.
+        above = 0.0  # Samples in the bins passed, from the largest: a p99 is found after a few.
         for share in reversed(shares):
             # Rounded first: 0.99 × 100 is 99.00000000000001 in floats, and its ceiling the wrong rank.
             rank = max(1, math.ceil(round(share * count, 6)))

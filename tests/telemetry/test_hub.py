@@ -6,8 +6,8 @@ import pytest
 
 from engine_host.api.types import Latency, Percentiles
 from engine_host.telemetry.cost import cost
-from engine_host.telemetry.histogram import RELATIVE_ERROR
 from engine_host.telemetry.hub import EngineStats, TelemetryHub
+from engine_host.telemetry.sketch import RELATIVE_ERROR
 
 
 class Clock:
@@ -53,7 +53,8 @@ def test_first_tokens_give_ttft_and_later_ones_ttl(hub: TelemetryHub) -> None:
 def test_p99_is_the_worst_but_one_of_a_hundred(hub: TelemetryHub) -> None:
     for number in range(100):
         arrive(hub, str(number), 100.0)
-        hub.tokens(str(number), 1, 100.0 + (number + 1) / 1000)
+        hub.tokens(str(number), 1, 100.0)
+        hub.delivered(str(number), 100.0 + (number + 1) / 1000)
     assert hub.latency().ttft == Percentiles(p50=near(0.050), p99=near(0.099), count=100)
 
 
@@ -88,7 +89,7 @@ def test_a_request_aborted_before_its_first_token_leaves_no_latency(hub: Telemet
     hub.tokens("a", 1, 100.6)
     assert hub.latency() == Latency(window_s=60.0, ttft=None, ttl=None)
     assert hub.requests(None) == ()
-    assert hub.totals.finished == {"stop": 0, "length": 0, "abort": 1, "error": 0}
+    assert hub.totals.finished == {"stop": 0, "length": 0, "abort": 1, "error": 0, "refused": 0}
     assert (hub.load().finished, hub.load().failed) == (0, 0)
 
 
@@ -111,6 +112,7 @@ def test_time_that_seems_to_go_back_counts_as_no_time(hub: TelemetryHub) -> None
 def test_samples_leave_the_window_after_a_minute(hub: TelemetryHub, clock: Clock) -> None:
     arrive(hub, "a", 100.0)
     hub.tokens("a", 1, 100.2)
+    hub.finished("a", "stop", 100.2)
     clock.now = 160.0
     assert hub.latency().ttft is not None
     clock.now = 162.0
@@ -156,9 +158,10 @@ def test_hit_ratio_is_tokens_found_over_tokens_looked_up(hub: TelemetryHub, cloc
 
 def test_history_has_one_point_a_second_at_whole_unix_seconds(hub: TelemetryHub, clock: Clock) -> None:
     arrive(hub, "a", 100.0)
-    hub.tokens("a", 1, 100.7)  # Unix second 1 000 000 ends at 100.75.
+    hub.tokens("a", 1, 100.6)
+    hub.delivered("a", 100.7)  # Unix second 1 000 000 ends at 100.75.
     hub.tokens("a", 1, 100.8)
-    hub.steps(prefill=5, decode=7, at=101.0)
+    hub.steps(prefill=5, decode=7, at=101.0, budget=48)
     clock.now = 101.5
     hub.engine_stats(EngineStats(running=1, waiting=2, kv_usage=0.5))
     hub.utilization(0.9)
@@ -167,8 +170,8 @@ def test_history_has_one_point_a_second_at_whole_unix_seconds(hub: TelemetryHub,
     assert [point.time for point in points] == [1_000_000, 1_000_001, 1_000_002]
     first, second, third = points
     assert (first.ttft_p50, first.ttl_p50) == (near(0.7), None)
-    assert (second.ttft_p50, second.ttl_p50, second.ttl_p99) == (None, near(0.1), near(0.1))
-    assert (second.prefill_tps, second.decode_tps) == (5.0, 7.0)
+    assert (second.ttft_p50, second.ttl_p50, second.ttl_p99) == (None, near(0.2), near(0.2))
+    assert (second.prefill_tps, second.decode_tps, second.fill_rate) == (5.0, 7.0, 0.25)
     assert (first.running, first.kv_used, first.utilization) == (0, None, None)
     assert (second.running, second.waiting, second.kv_used, second.utilization) == (1, 2, 0.5, 0.9)
     assert (third.running, third.decode_tps) == (1, 0.0)
