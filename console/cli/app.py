@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from console.cli import doctor, keys, models, profiles
+from console.cli import doctor, keys, ledger, models, profiles
 
 DEFAULT_COMMAND = "console"
 
@@ -41,6 +41,7 @@ app = typer.Typer(
 app.add_typer(models.app, name="model")
 app.add_typer(profiles.app, name="profile")
 app.add_typer(keys.app, name="key")
+app.add_typer(ledger.app, name="ledger")
 app.command()(doctor.doctor)
 
 Model = Annotated[

@@ -8,14 +8,12 @@ from engine_host.api.records import MinuteRecord
 from engine_host.api.types import HistoryPoint
 from engine_host.ledger.columns import MINUTES
 from engine_host.ledger.file import LedgerError, columns_in, mapping, open_to_read, why
+from engine_host.telemetry.accounts import REQUEST_PARTS
 
 MINUTE_S = 60.0
 
 MOST_POINTS = 4000
 """Points of one answer at most: no screen has more columns to draw them in; some 66 hours."""
-
-CHARGED = ("prefill", "decode", "memory")
-"""The parts of a bill that requests are charged, of `BILL_PARTS`."""
 
 
 def minutes(path: Path, since: float, until: float, limit: int = MOST_POINTS) -> list[HistoryPoint]:
@@ -58,5 +56,5 @@ def point(minute: MinuteRecord) -> HistoryPoint:
         memory_used=minute.memory_used,
         fill_rate=minute.fill_rate,
         usd_per_hour=sum(minute.usd.values()) / MINUTE_S * 3600 if minute.usd is not None else None,
-        attributed=sum(bill.get(part, 0.0) for part in CHARGED) / whole if whole > 0 else None,
+        attributed=sum(bill.get(part, 0.0) for part in REQUEST_PARTS) / whole if whole > 0 else None,
     )
