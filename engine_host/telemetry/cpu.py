@@ -8,41 +8,65 @@ from pathlib import Path
 import psutil
 
 from engine_host.api.types import Device, Reading
+from engine_host.telemetry.readings import TWO_READINGS, Slowly
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 _CPUINFO = Path("/proc/cpuinfo")
 _NOT_READ = "not read for a CPU"
 
+CLOCK_EVERY_S = 10.0
+"""Reading the clock is one file for each core."""
+
 
 class Cpu:
-    """Busy share of all the machine's cores, and the memory that engine and host can have."""
+    """Busy share of each of the machine's cores, and the memory that engine and host can have."""
 
     def __init__(self) -> None:
-        self._name = f"{_model_name()}, {psutil.cpu_count()} cores"
-        psutil.cpu_percent()
+        self._name = cpu_name()
+        psutil.cpu_percent(percpu=True)
         self._fresh = True
+        self._clock = Slowly(CLOCK_EVERY_S, _clock)
 
-    def read(self, problem: str | None = None) -> Device:
-        """Read everything once; `problem` is passed on to the panel."""
+    def read(self, now: float, problem: str | None = None) -> Device:
+        """Read everything once, at monotonic `now`; `problem` is passed on to the panel."""
         used, total = memory(psutil.virtual_memory().total)
+        cores = tuple(min(percent / 100, 1.0) for percent in psutil.cpu_percent(percpu=True))
+        fresh, self._fresh = self._fresh, False
+        # A difference to moments ago is noise.
+        cores = () if fresh else cores
+        busy = sum(cores) / len(cores) if cores else None
+        source = "psutil.cpu_percent"
         return Device(
             kind="cpu",
             name=self._name,
-            utilization=self._utilization(),
+            utilization=Reading("CPU busy", "fraction", busy, source, None if cores else TWO_READINGS),
             memory_used=used,
             memory_total=total,
             power=Reading("power", "watts", None, "none", _NOT_READ),
             temperature=Reading("temperature", "celsius", None, "none", _NOT_READ),
             problem=problem,
+            more={
+                "dram_bandwidth": Reading("DRAM bandwidth used", "fraction", None, "none", _NOT_READ),
+                "load": Reading("load average, 1 min", "count", psutil.getloadavg()[0], "psutil.getloadavg"),
+                "clock_cpu": self._clock.get(now),
+            },
+            cores=cores,
         )
 
-    def _utilization(self) -> Reading:
-        percent = psutil.cpu_percent()
-        if self._fresh:
-            self._fresh = False
-            return Reading("CPU busy", "fraction", None, "psutil.cpu_percent", "needs two readings")
-        return Reading("CPU busy", "fraction", percent / 100, "psutil.cpu_percent")
+
+def cpu_name() -> str:
+    """The machine's CPU, as its readings and its calibration are filed under."""
+    return f"{_model_name()}, {psutil.cpu_count()} cores"
+
+
+def _clock() -> Reading:
+    label, source = f"CPU clock, every {CLOCK_EVERY_S:.0f} s", "psutil.cpu_freq"
+    with contextlib.suppress(OSError, NotImplementedError):
+        if (frequency := psutil.cpu_freq()) is not None and frequency.current > 0:
+            most = f"of at most {frequency.max:.0f} MHz" if frequency.max > 0 else ""
+            return Reading(label, "hertz", frequency.current * 1e6, source, text=most)
+    return Reading(label, "hertz", None, source, "this machine does not report it")
 
 
 def memory(ram: int, cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> tuple[Reading, Reading]:

@@ -1,198 +1,185 @@
-"""One GPU, or one MIG slice of it, read through NVML. Everything here may block: it runs on the sampler's thread."""
+"""All visible GPUs through NVML: opened once, and opened again when they stop answering."""
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
 
-from engine_host.api.types import Device, Reading
-from engine_host.telemetry.nvml_utilization import UtilizationMeter, choose_meter
-from engine_host.telemetry.readings import Implausible, NotYet, Unit
+import msgspec
 
-_SENTENCES = {
-    "LIBRARY_NOT_FOUND": (
-        "libnvidia-ml.so.1 was not found",
-        "install the NVIDIA driver, or give the container access to the GPU.",
-    ),
-    "DRIVER_NOT_LOADED": ("The NVIDIA kernel driver is not loaded", "load it (modprobe nvidia), or reboot."),
-    "LIB_RM_VERSION_MISMATCH": (
-        "The NVIDIA library and the loaded kernel driver have different versions, as after an update",
-        "reboot, or reload the driver.",
-    ),
-    "GPU_IS_LOST": ("The GPU fell off the bus", "look for Xid messages in dmesg, then reset the GPU or reboot."),
-    "RESET_REQUIRED": ("The GPU needs a reset", "run nvidia-smi --gpu-reset when nothing uses it, or reboot."),
-    "NO_PERMISSION": ("This user may not read the GPU", "check the permissions of /dev/nvidia*."),
-}
-_WHY = {
-    "NOT_SUPPORTED": "this GPU does not report it",
-    "FUNCTION_NOT_FOUND": "the driver is too old to report it",
-    "NO_PERMISSION": "not permitted to this user",
-}
-_GONE = (
-    "UNINITIALIZED",
-    "DRIVER_NOT_LOADED",
-    "LIB_RM_VERSION_MISMATCH",
-    "GPU_IS_LOST",
-    "RESET_REQUIRED",
-    "GPU_NOT_FOUND",
-)
+from engine_host.api.types import Device, DeviceEvent
+from engine_host.telemetry.nvml_events import XidWatch
+from engine_host.telemetry.nvml_gpu import NAME, Gpu, Past
+from engine_host.telemetry.nvml_library import GpuUnavailable, Nvml
+from engine_host.telemetry.nvml_visible import Wanted, wanted_devices
+from engine_host.telemetry.readings import unknown
+
+RETRY_S = 5.0
+"""Seconds between two tries to open GPUs when none can be read."""
+
+RETRY_BESIDE_S = 60.0
+"""The same while others can be read: opening again interrupts their readings for a moment."""
 
 
-class GpuUnavailable(Exception):
-    """The GPU can't be read now. The text is a sentence to show; `absent` if the machine seems to have none."""
+class Gpus:
+    """The visible GPUs, in the order of CUDA_VISIBLE_DEVICES (`visible`), or all in PCI order.
 
-    def __init__(self, sentence: str, why: str, absent: bool = False) -> None:
-        super().__init__(sentence)
-        self.why = why
-        self.absent = absent
+    Belongs to one thread. `pasts` is what another one has left: a GPU's energy and events go on. expected: there
+    must be a GPU, whatever NVML says. clock: monotonic seconds; wall: Unix seconds.
+    """
 
+    def __init__(
+        self,
+        visible: str | None,
+        clock: Callable[[], float],
+        pasts: Sequence[Past] = (),
+        expected: bool = False,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._visible = visible
+        self._clock = clock
+        self._wall = wall
+        self.pasts = tuple(pasts)
+        self._nvml: Nvml | None = None
+        self._watch: XidWatch | None = None
+        self._gpus: list[Gpu | GpuUnavailable] = []
+        self._retry_at = clock()
+        self.failure: GpuUnavailable | None = None
+        self.seen = expected or bool(pasts)
 
-class Gpu:
-    """An opened GPU. Handles are fetched once and kept; `read` raises `GpuUnavailable` when it must be opened again."""
-
-    def __init__(self, visible_devices: str | None) -> None:
-        """Open the first device of `visible_devices` (as CUDA_VISIBLE_DEVICES: index or UUID), else the first GPU.
-
-        Indices are NVML's, in PCI order. On a GPU in MIG mode it is the first slice, the one CUDA would take.
-        """
-        import pynvml
-
-        self._nvml: Any = pynvml
-        self._names = {
-            value: name.removeprefix("NVML_ERROR_")
-            for name, value in vars(pynvml).items()
-            if name.startswith("NVML_ERROR_")
-        }
-        self._meter: UtilizationMeter | None = None
-        self._no_meter = ""
-        wanted = None if visible_devices is None else visible_devices.split(",")[0].strip()
-        if wanted in ("", "-1"):
-            raise GpuUnavailable("CUDA_VISIBLE_DEVICES hides every GPU.", "hidden", absent=True)
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise self._unavailable(error) from None
-        try:
-            self._open(wanted)
-        except (pynvml.NVMLError, GpuUnavailable) as error:
+    def read(self) -> tuple[Device, ...]:
+        """Every GPU's readings, or why it has none; nothing where the machine seems to have no GPU (`failure`)."""
+        now = self._clock()
+        if now >= self._retry_at and not self._all_well():
             self.close()
-            raise (error if isinstance(error, GpuUnavailable) else self._unavailable(error)) from None
-
-    def _open(self, wanted: str | None) -> None:
-        nvml = self._nvml
-        if nvml.nvmlDeviceGetCount() == 0:
-            raise GpuUnavailable("The NVIDIA driver runs, but this machine has no NVIDIA GPU.", "no GPU", absent=True)
-        try:
-            if wanted is None or wanted.isdecimal():
-                handle = nvml.nvmlDeviceGetHandleByIndex(int(wanted or 0))
-            else:
-                handle = nvml.nvmlDeviceGetHandleByUUID(wanted.encode())
-        except nvml.NVMLError as error:
-            if self._name(error) not in ("INVALID_ARGUMENT", "NOT_FOUND"):
-                raise
-            text = f"CUDA_VISIBLE_DEVICES names {wanted}, which is no GPU of this machine: see nvidia-smi -L."
-            raise GpuUnavailable(text, "no such GPU") from None
-        self._slice = self._mig_slice(handle)
-        self._whole = handle if self._slice is None else nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self._slice)
-        self._device_name = str(nvml.nvmlDeviceGetName(self._whole if self._slice is None else self._slice))
-        try:
-            instance = None if self._slice is None else nvml.nvmlDeviceGetGpuInstanceId(self._slice)
-            self._meter = choose_meter(nvml, self._whole, instance)
-        except nvml.NVMLError as error:
-            self._no_meter = self._why(error)
-
-    def _mig_slice(self, handle: Any) -> Any | None:
-        """The handle itself if it is a slice, the first slice of a GPU in MIG mode, `None` for a whole GPU."""
-        nvml = self._nvml
-        try:
-            if nvml.nvmlDeviceIsMigDeviceHandle(handle):
-                return handle
-            if nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_DISABLE:
-                return None
-            slots = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-        except nvml.NVMLError as error:
-            if self._name(error) in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND"):
-                return None
-            raise
-        for slot in range(slots):
-            # Slots are numbered up to the most the GPU can have; empty ones answer "not found".
-            with contextlib.suppress(nvml.NVMLError_NotFound):
-                return nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
-        raise GpuUnavailable("The GPU is in MIG mode but has no slice: create one with nvidia-smi mig.", "no MIG slice")
-
-    def read(self) -> Device:
-        """Read everything once. A value that fails alone is unknown with its reason."""
-        of = "" if self._slice is None else " of the whole GPU"
-        used, total = self._memory()
-        device = Device(
-            kind="gpu",
-            name=self._device_name,
-            utilization=self._utilization(),
-            memory_used=used,
-            memory_total=total,
-            power=self._reading(f"power{of}", "watts", "nvmlDeviceGetPowerUsage", self._watts),
-            temperature=self._reading(f"temperature{of}", "celsius", "nvmlDeviceGetTemperature", self._celsius),
-        )
-        values = (device.memory_used, device.power, device.temperature)
-        if device.utilization.value is None and all(reading.value is None for reading in values):
-            why = device.memory_used.why or "no answer"
-            raise GpuUnavailable(f"NVML gives no reading of the GPU: {why}.", why)
-        return device
+            self._open()
+        if not self._gpus:
+            return self._none()
+        self._take_events()
+        devices = tuple(self._read(place, now) for place in range(len(self._gpus)))
+        if not self._any_well():
+            self.failure = next(gpu for gpu in self._gpus if isinstance(gpu, GpuUnavailable))
+            self.close()
+            self._retry_at = self._clock() + RETRY_S
+        return devices
 
     def close(self) -> None:
         """Leave NVML, so that opening again starts afresh. Never raises."""
-        with contextlib.suppress(self._nvml.NVMLError):
-            if self._meter is not None:
-                self._meter.close()
-        with contextlib.suppress(self._nvml.NVMLError):
-            self._nvml.nvmlShutdown()
+        if self._nvml is None:
+            return
+        self._keep_pasts()
+        for gpu in self._gpus:
+            if isinstance(gpu, Gpu):
+                gpu.close()
+        if self._watch is not None:
+            self._watch.close()
+        with contextlib.suppress(self._nvml.Error):
+            self._nvml.calls.nvmlShutdown()
+        self._nvml = self._watch = None
+        self._gpus = []
 
-    def _utilization(self) -> Reading:
-        if self._meter is None:
-            return Reading("utilization", "fraction", None, "none", self._no_meter)
-        return self._reading(self._meter.label, "fraction", self._meter.source, self._meter.read)
+    def _all_well(self) -> bool:
+        return bool(self._gpus) and all(isinstance(gpu, Gpu) for gpu in self._gpus)
 
-    def _memory(self) -> tuple[Reading, Reading]:
-        nvml = self._nvml
-        handle = self._whole if self._slice is None else self._slice
-        of = "" if self._slice is None else " (slice)"
-        source = "nvmlDeviceGetMemoryInfo_v2"
-        info: list[Any] = []
+    def _any_well(self) -> bool:
+        return any(isinstance(gpu, Gpu) for gpu in self._gpus)
 
-        def used() -> float:
-            info.append(nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
-            return float(info[0].used)
-
-        first = self._reading(f"memory used{of}", "bytes", source, used)
-        total = float(info[0].total) if info else None
-        return first, Reading(f"memory total{of}", "bytes", total, source, first.why)
-
-    def _watts(self) -> float:
-        return float(self._nvml.nvmlDeviceGetPowerUsage(self._whole)) / 1000
-
-    def _celsius(self) -> float:
-        return float(self._nvml.nvmlDeviceGetTemperature(self._whole, self._nvml.NVML_TEMPERATURE_GPU))
-
-    def _reading(self, label: str, unit: Unit, source: str, call: Callable[[], float]) -> Reading:
+    def _open(self) -> None:
+        self.failure = None
         try:
-            return Reading(label, unit, call(), source)
-        except NotYet:
-            return Reading(label, unit, None, source, "needs two readings")
-        except Implausible as error:
-            return Reading(label, unit, None, source, str(error))
-        except self._nvml.NVMLError as error:
-            if self._name(error) in _GONE:
-                raise self._unavailable(error) from None
-            return Reading(label, unit, None, source, self._why(error))
+            self._open_all()
+        except GpuUnavailable as failure:
+            self.failure = failure
+            self.seen = self.seen or not failure.absent
+            self.close()
+        self._retry_at = self._clock() + (RETRY_BESIDE_S if self._any_well() else RETRY_S)
 
-    def _name(self, error: Any) -> str:
-        return str(self._names.get(error.value, error.value))
+    def _open_all(self) -> None:
+        if self._visible is not None and self._visible.split(",")[0].strip() in ("", "-1"):
+            raise GpuUnavailable("CUDA_VISIBLE_DEVICES hides every GPU.", "hidden", absent=True)
+        nvml = Nvml()
+        try:
+            nvml.calls.nvmlInit()
+        except nvml.Error as error:
+            raise nvml.unavailable(error) from None
+        self._nvml = nvml
+        self._watch = XidWatch(nvml, self._wall)
+        # Once known, GPUs are asked for by UUID: indices shift when one falls off the bus.
+        if known := self._known():
+            self._open_each(known)
+        if not self._any_well():
+            try:
+                wanted = wanted_devices(nvml, self._visible)
+            except nvml.Error as error:
+                raise nvml.unavailable(error) from None
+            self._open_each(wanted)
+        self.seen = True
 
-    def _why(self, error: Any) -> str:
-        name = self._name(error)
-        return _WHY.get(name, f"NVML_ERROR_{name}")
+    def _open_each(self, wanted: Sequence[Wanted]) -> None:
+        if len(self.pasts) != len(wanted):
+            self.pasts = tuple(_stranger(entry) for entry in wanted)
+        self._gpus = [self._open_one(entry, past) for entry, past in zip(wanted, self.pasts, strict=True)]
+        self._keep_pasts()
 
-    def _unavailable(self, error: Any) -> GpuUnavailable:
-        name = self._name(error)
-        what, remedy = _SENTENCES.get(name, (f"NVML failed, {error}", "see what nvidia-smi says."))
-        absent = name in ("LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED")
-        return GpuUnavailable(f"{what} (NVML_ERROR_{name}): {remedy}", f"NVML_ERROR_{name}", absent)
+    def _known(self) -> list[Wanted]:
+        uuids: list[Wanted] = [past.uuid for past in self.pasts if past.uuid]
+        return uuids if len(uuids) == len(self.pasts) else []
+
+    def _open_one(self, wanted: Wanted, past: Past) -> Gpu | GpuUnavailable:
+        assert self._nvml is not None
+        assert self._watch is not None
+        try:
+            return Gpu(self._nvml, wanted, past, self._watch)
+        except self._nvml.Error as error:
+            return self._nvml.unavailable(error)
+        except GpuUnavailable as failure:
+            return failure
+
+    def _read(self, place: int, now: float) -> Device:
+        gpu = self._gpus[place]
+        if isinstance(gpu, Gpu):
+            try:
+                device = gpu.read(now)
+            except GpuUnavailable as failure:
+                gpu.close()
+                self._keep(place, gpu)
+                self._gpus[place] = gpu = failure
+                self._retry_at = now + RETRY_BESIDE_S
+            else:
+                self._keep(place, gpu)
+                return device
+        seconds = RETRY_BESIDE_S if self._any_well() else RETRY_S
+        return _unread(self.pasts[place], gpu, seconds)
+
+    def _none(self) -> tuple[Device, ...]:
+        if self.failure is None or not self.seen:
+            return ()
+        return tuple(_unread(past, self.failure, RETRY_S) for past in self.pasts or (Past(),))
+
+    def _take_events(self) -> None:
+        if self._watch is None:
+            return
+        events: dict[int, list[DeviceEvent]] = {}
+        for owner, event in self._watch.take():
+            events.setdefault(owner, []).append(event)
+        for gpu in self._gpus:
+            if events and isinstance(gpu, Gpu) and gpu.owner in events:
+                gpu.note(events[gpu.owner])
+
+    def _keep_pasts(self) -> None:
+        for place, gpu in enumerate(self._gpus):
+            if isinstance(gpu, Gpu):
+                self._keep(place, gpu)
+
+    def _keep(self, place: int, gpu: Gpu) -> None:
+        # Replaced whole: whoever holds the old tuple keeps it as it was.
+        self.pasts = (*self.pasts[:place], gpu.past, *self.pasts[place + 1 :])
+
+
+def _stranger(wanted: Wanted) -> Past:
+    return Past(index=wanted) if isinstance(wanted, int) else Past(uuid=wanted)
+
+
+def _unread(past: Past, failure: GpuUnavailable, retry_s: float) -> Device:
+    problem = f"{failure} Trying again every {retry_s:.0f} s."
+    device = unknown("gpu", past.name or NAME, failure.why, problem, past.index, past.uuid)
+    return msgspec.structs.replace(device, events=past.events)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine_host.api.types import Device
+from engine_host.api.types import Device, Reading
 
 HERE = Path(__file__).parent
 
@@ -63,9 +63,35 @@ class FakeGpu:
         """Let the sampler read the device once."""
         return msgspec.convert(self._ask("sample"), Device)
 
+    def sample_all(self) -> tuple[Device, ...]:
+        """The same, of all devices."""
+        self._ask("sample")
+        return msgspec.convert(self._ask("readings"), tuple[Device, ...])
+
     def reading(self) -> Device:
         """What the sampler says now, without reading."""
         return msgspec.convert(self._ask("reading"), Device)
+
+    def watts(self) -> float | None:
+        """The power of all devices."""
+        answer = self._ask("watts")
+        return None if answer is None else float(answer)
+
+    def cost(self) -> Reading:
+        """What sampling costs."""
+        return msgspec.convert(self._ask("cost"), Reading)
+
+    def wait_for_an_answer(self) -> Device:
+        """Wait until a reading is fresh again."""
+        return msgspec.convert(self._ask("fresh"), Device)
+
+    def threads(self) -> int:
+        """How many of the sampler's threads there are."""
+        return int(self._ask("threads"))
+
+    def wait_for_threads(self, count: int) -> None:
+        """Wait until there are so many."""
+        self._ask("wait_for_threads", count)
 
     def start(self) -> None:
         """Let the sampler read on its own thread."""

@@ -3,10 +3,17 @@
 import ctypes
 import json
 import sys
+import threading
+import time
 
 import msgspec
 
 from engine_host.telemetry.device import DeviceSampler
+
+
+def threads() -> list[threading.Thread]:
+    """The sampler's threads, those that are held by the driver among them."""
+    return [thread for thread in threading.enumerate() if thread.name == "device-sampler"]
 
 
 def main() -> None:
@@ -22,6 +29,21 @@ def main() -> None:
             answer = sampler.reading()
         elif command == "reading":
             answer = sampler.reading()
+        elif command == "readings":
+            answer = sampler.readings()
+        elif command == "watts":
+            answer = sampler.watts()
+        elif command == "cost":
+            answer = sampler.cost()
+        elif command == "fresh":
+            while sampler.reading().memory_used.value is None:
+                time.sleep(0.001)
+            answer = sampler.reading()
+        elif command == "threads":
+            answer = len(threads())
+        elif command == "wait_for_threads":
+            while len(threads()) != argument:
+                time.sleep(0.001)
         elif command == "start":
             sampler.start()
         elif command == "advance":

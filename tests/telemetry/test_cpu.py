@@ -59,13 +59,22 @@ def test_without_cgroups_it_is_the_machines_memory(tmp_path: Path) -> None:
 
 def test_busy_needs_two_readings_and_what_a_cpu_has_not_is_unknown() -> None:
     cpu = Cpu()
-    assert cpu.read().utilization.why == "needs two readings"
-    device = cpu.read("a reason")
+    assert cpu.read(0.0).utilization.why == "needs two readings"
+    device = cpu.read(1.0, "a reason")
     assert device.utilization.label == "CPU busy"
     assert 0 <= (device.utilization.value or 0) <= 1
-    for reading in (device.power, device.temperature):
+    for reading in (device.power, device.temperature, device.more["dram_bandwidth"]):
         assert (reading.value, reading.why) == (None, "not read for a CPU")
     assert device.problem == "a reason"
+
+
+def test_every_core_is_read_and_their_mean_is_the_utilization() -> None:
+    cpu = Cpu()
+    assert cpu.read(0.0).cores == ()
+    device = cpu.read(1.0)
+    assert len(device.cores) == psutil.cpu_count()
+    assert device.utilization.value == pytest.approx(sum(device.cores) / len(device.cores))
+    assert (device.more["load"].label, device.more["load"].unit) == ("load average, 1 min", "count")
 
 
 def test_the_process_tree_is_at_least_this_process() -> None:
