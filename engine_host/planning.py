@@ -1,14 +1,13 @@
 """What applying a profile would do, as a screen shows it: the diff of the knobs and both memory plans."""
 
-import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from engine_host.api.types import KnobLine, PlanLine, ProfileChange
 from engine_host.engine.process import device_kind
-from engine_host.telemetry.cpu import Cpu
-from engine_host.telemetry.nvml import Gpu, GpuUnavailable
+from engine_host.telemetry.device_reader import DeviceReader
 from profiles.diff import diff, value_text
 from profiles.fit import refusal
 from profiles.memory import MemoryPlan, plan
@@ -58,19 +57,9 @@ def profile_change(
 def local_device() -> tuple[Device, int | None]:
     """What an engine started here would run on, and that device's memory in bytes (of a container: its limit)."""
     kind = device_kind()
-    if kind == "cpu":
-        total = Cpu().read().memory_total.value
-    else:
-        try:
-            gpu = Gpu(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        except GpuUnavailable:
-            return kind, None
-        try:
-            total = gpu.read().memory_total.value
-        except GpuUnavailable:
-            return kind, None
-        finally:
-            gpu.close()
+    reader = DeviceReader("cpu" if kind == "cpu" else "gpu", time.monotonic)
+    total = reader.read()[0].memory_total.value
+    reader.close()
     return kind, None if total is None else int(total)
 
 
