@@ -10,9 +10,6 @@ from engine_host.api.figures import Telemetry
 from engine_host.api.types import Snapshot
 from widgets.text import one_line
 
-POLL_S = 1.0
-"""Seconds from one look to the next."""
-
 ASKING = "asking the host …"
 
 
@@ -21,6 +18,9 @@ class MeasuredScreen(HostScreen):
 
     Where they can't be had, a line above says why, and what was shown before stays.
     """
+
+    POLL_S = 1.0
+    """Seconds from one look to the next."""
 
     DEFAULT_CSS = """
     MeasuredScreen #trouble { height: auto; color: $text-warning; padding: 0 1; }
@@ -56,7 +56,7 @@ class MeasuredScreen(HostScreen):
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Ask for the figures when it is time to."""
         busy = self._fetching is not None and not self._fetching.is_finished
-        if not busy and abs(snapshot.time - self._asked_at) >= POLL_S:
+        if not busy and abs(snapshot.time - self._asked_at) >= self.POLL_S:
             self._asked_at = snapshot.time
             self._fetching = self.run_worker(self._fetch(), group="figures")
 
