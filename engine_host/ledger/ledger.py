@@ -81,7 +81,8 @@ class Ledger:
         """Keep a request that has ended; its prompt and reply only where the profile says so."""
         rules = self._rules()
         if rules.enabled:
-            self._put(record if rules.store_text else msgspec.structs.replace(record, prompt=None, reply=None))
+            plain = rules.store_text or (record.prompt is None and record.reply is None)
+            self._put(record if plain else msgspec.structs.replace(record, prompt=None, reply=None))
 
     def minute(self, record: MinuteRecord) -> None:
         """Keep a minute of telemetry."""
