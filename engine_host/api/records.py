@@ -88,7 +88,7 @@ class MinuteRecord(msgspec.Struct, frozen=True):
 
     `ttft` and `ttl` are serialized sketches of its samples (`engine_host.telemetry.sketch`), which merge over minutes.
     Device values are means over the readings of the minute, `energy_j` joules used in it; `seconds` and `usd` are the
-    parts of its bill, by name.
+    parts of its bill, by name, and `price_estimated` tells that the price is the built-in table's.
     """
 
     time: float
@@ -124,6 +124,7 @@ class MinuteRecord(msgspec.Struct, frozen=True):
     seconds: dict[str, float]
     usd: dict[str, float] | None
     engine_id: int = 0
+    price_estimated: bool = False
 
 
 class EventRecord(msgspec.Struct, frozen=True):

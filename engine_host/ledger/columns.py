@@ -23,13 +23,14 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 @dataclass(frozen=True)
 class Column:
     """One column: its name, SQLite's type for it, and whether it may be NULL. `part` is the name of the value inside
-    the field `field`, where that holds several."""
+    the field `field`, where that holds several; `boolean` values are 0 and 1."""
 
     name: str
     kind: Kind
     nullable: bool
     field: str
     part: str | None = None
+    boolean: bool = False
 
 
 class Table(Generic[Record]):
@@ -51,17 +52,17 @@ class Table(Generic[Record]):
         return tuple(_cell(record, column) for column in self.columns)
 
     def record(self, row: Mapping[str, Cell]) -> Record:
-        """The record of a row; columns that it doesn't have get the struct's default.
+        """The record of a row; columns that it doesn't have, as one of an older release, get the struct's default.
 
         Raises `msgspec.ValidationError` where the row is none of ours.
         """
         fields: dict[str, object] = {}
         for column in self.columns:
-            if column.name not in row:
+            value = row.get(column.name)
+            if value is None and column.part is None and (not column.nullable or column.name not in row):
                 continue
-            value = row[column.name]
             if column.part is None:
-                fields[column.field] = value
+                fields[column.field] = bool(value) if column.boolean and value is not None else value
             elif value is not None:
                 inner = fields.get(column.field) or {}
                 assert isinstance(inner, dict)
@@ -107,7 +108,7 @@ def _columns(record: type[msgspec.Struct]) -> Iterator[Column]:
             for part in BILL_PARTS:
                 yield Column(f"{field.name}_{part}", _kind(kind.value_type), nullable, field.name, part)
         else:
-            yield Column(field.name, _kind(kind), nullable, field.name)
+            yield Column(field.name, _kind(kind), nullable, field.name, boolean=isinstance(kind, inspect.BoolType))
 
 
 def _options(kind: inspect.Type) -> tuple[inspect.Type, bool]:
@@ -122,6 +123,7 @@ def _options(kind: inspect.Type) -> tuple[inspect.Type, bool]:
 def _kind(kind: inspect.Type) -> Kind:
     kinds: dict[type[inspect.Type], Kind] = {
         inspect.IntType: "INTEGER",
+        inspect.BoolType: "INTEGER",
         inspect.FloatType: "REAL",
         inspect.StrType: "TEXT",
         inspect.LiteralType: "TEXT",
