@@ -109,6 +109,14 @@ def serve(
     )
 
 
+@app.command("calibrate")
+def calibrate_() -> None:
+    """Measure what this device can do at most, for the roofline."""
+    from console.cli.calibrate import calibrate
+
+    raise typer.Exit(calibrate())
+
+
 def _passed_on(ctx: typer.Context) -> tuple[str, ...]:
     if ctx.args and not ctx.args[0].startswith("-"):
         raise typer.BadParameter(f'"{ctx.args[0]}" stands alone. A model is given with --model.')

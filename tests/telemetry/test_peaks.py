@@ -1,10 +1,13 @@
 """Peaks by data sheet, and those that were measured."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from engine_host.telemetry.cpu import cpu_name
 from engine_host.telemetry.peaks import Peaks, load_calibration, peaks_of, save_calibration
 
 
@@ -47,3 +50,26 @@ def test_a_file_that_is_no_calibration_is_named(tmp_path: Path, text: str) -> No
     path.write_text(text)
     with pytest.raises(ValueError, match=r"peaks\.json is no calibration: remove it"):
         load_calibration(path, "one", "float32")
+
+
+def test_calibrating_a_cpu_keeps_and_prints_what_it_measured(tmp_path: Path) -> None:
+    path = tmp_path / "peaks.json"
+    tiny = ["--device", "cpu", "--largest", "64", "--copy-bytes", "65536", "--seconds", "0"]
+    command = [sys.executable, "-m", "engine_host.engine.calibrate", str(tmp_path), *tiny]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    printed = json.loads(done.stdout)
+    assert printed["file"] == str(path)
+    assert printed["device"] == cpu_name()
+    for dtype in ("bfloat16", "float32"):
+        peaks = load_calibration(path, cpu_name(), dtype)
+        assert peaks is not None
+        assert (peaks.flops, peaks.bandwidth) == (printed[dtype], printed["bandwidth"])
+        assert min(printed[dtype], printed["bandwidth"]) > 0
+
+
+def test_a_calibration_never_replaces_a_file_it_does_not_know(tmp_path: Path) -> None:
+    path = tmp_path / "peaks.json"
+    path.write_text("something else")
+    with pytest.raises(ValueError, match="is no calibration"):
+        save_calibration(path, "one", {"bandwidth": 1.0, "measured": "2026-01-02"})
+    assert path.read_text() == "something else"
