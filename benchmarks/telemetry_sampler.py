@@ -1,5 +1,5 @@
-"""What sampling eight GPUs once a second costs, on a driver library that answers at once: CPU time of a process that does
-nothing else. The real driver's own time comes on top; it waits for the GPU rather than computes.
+"""What sampling eight GPUs once a second costs: CPU time of a process that does nothing else, on a driver library that
+answers at once. The real driver's own time comes on top; it waits for the GPU rather than computes.
 
     python -m benchmarks.telemetry_sampler
 """
