@@ -77,6 +77,17 @@ class _HostCollector(Collector):
         yield make.histogram("time_to_first_token_seconds", "Acceptance to first output token.", totals.ttft)
         yield make.histogram("token_latency_seconds", "Gap before each later output token, by token.", totals.ttl)
         yield make.histogram(
+            "time_per_output_token_seconds", "TPOT, of requests that ended by themselves.", totals.tpot
+        )
+        yield make.histograms(
+            "prefill_latency_seconds",
+            "Scheduled to first output token, by the most tokens a prompt of this bucket has.",
+            "prompt_up_to",
+            totals.prefill_by_length,
+        )
+        yield make.histogram("queue_seconds", "Wait in the host's queue and the engine's.", totals.queue)
+        yield make.histogram("delivery_seconds", "First output token to the socket.", totals.delivery)
+        yield make.histogram(
             "request_duration_seconds", "Acceptance to end, of requests that ended by themselves.", totals.e2e
         )
         yield make.counter("requests_finished", "Requests that ended, by reason.", "reason", totals.finished)

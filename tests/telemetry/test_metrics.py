@@ -104,6 +104,18 @@ def test_a_request_is_counted_with_its_latencies(bench: Bench) -> None:
     assert seen[of("output_tokens_total")] == 4
 
 
+def test_where_the_time_to_first_token_went_is_a_histogram_each(bench: Bench) -> None:
+    bench.hub.ttft_parts((0.001, 0.02, 0.03, 0.004, 0.0005), 1.0)
+    bench.hub.prefilled(500, 0.034, 1.0)
+    bench.hub.prefilled(40_000, 2.0, 1.0)
+    seen = scrape(bench.metrics)
+    assert seen[of("queue_seconds_sum")] == pytest.approx(0.02)
+    assert seen[of("delivery_seconds_sum")] == pytest.approx(0.0005)
+    assert seen[of("prefill_latency_seconds_sum", prompt_up_to="512")] == pytest.approx(0.034)
+    assert seen[of("prefill_latency_seconds_bucket", prompt_up_to="more", le="2.5")] == 1
+    assert seen[of("prefill_latency_seconds_count", prompt_up_to="128")] == 0
+
+
 def test_gauges_are_those_of_the_moment(bench: Bench) -> None:
     bench.hub.engine_stats(EngineStats(running=2, waiting=7, prefix_queries=8, prefix_hits=2))
     seen = scrape(bench.metrics)
