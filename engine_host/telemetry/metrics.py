@@ -21,7 +21,7 @@ from engine_host.telemetry.metrics_gateway import gateway_metrics
 class Metrics:
     """Renders the metrics of one engine. Labels take few values: no id of a request or a key, no client's text.
 
-    `telemetry` gives bill, costs, steps, roofline, devices and ledger; without it there is the sampler's device alone.
+    `telemetry` gives bill, costs, steps, roofline, devices and ledger; without it there are only the sampler's devices.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class _HostCollector(Collector):
         if snapshot.gateway is not None:
             yield from gateway_metrics(snapshot.gateway, self._families)
         if self._telemetry is None:
-            yield from device_metrics((self._sampler.reading(),))
+            yield from device_metrics(self._sampler.readings())
         else:
             telemetry = self._telemetry()
             yield from device_metrics(telemetry.devices)

@@ -6,7 +6,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from engine_host.api.types import Device, Reading
 
-_LABELS = ("device", "gpu", "measure", "source")
+_LABELS = ("device", "gpu", "uuid", "measure", "source")
+_OF_THE_DEVICE = _LABELS[:3]
 
 _FIVE = {
     "utilization": ("utilization_ratio", "How busy the device is, 0 to 1; the label measure says what was measured."),
@@ -34,8 +35,9 @@ _SUFFIXES = {
 def device_metrics(devices: tuple[Device, ...]) -> Iterator[Metric]:
     """Five readings, those beyond, whether the device can be read, and the driver's last event.
 
-    `gpu` is the device's index and empty for a CPU; `measure` and `source` are the reading's label and call. Unknown
-    and stale readings have no sample. One in words is 1 where that is a problem and 0 where not, its words in `reason`.
+    `gpu` is the GPU's index, empty for a CPU; slices of one GPU share it and differ in `uuid`. `measure` and `source`
+    are the reading's label and call. Unknown and stale readings have no sample. One in words is 1 where that is a
+    problem and 0 where not, its words in `reason`.
     """
     for field, (name, text) in _FIVE.items():
         family = GaugeMetricFamily(f"llmconsole_device_{name}", text, labels=_LABELS)
@@ -44,12 +46,12 @@ def device_metrics(devices: tuple[Device, ...]) -> Iterator[Metric]:
         yield family
     yield from _more(devices)
     problem = GaugeMetricFamily(
-        "llmconsole_device_problem", "1 while the device can't be read as it should.", labels=_LABELS[:2]
+        "llmconsole_device_problem", "1 while the device can't be read as it should.", labels=_OF_THE_DEVICE
     )
     events = GaugeMetricFamily(
         "llmconsole_device_last_event_timestamp_seconds",
         "When the driver last reported something, such as an Xid error.",
-        labels=_LABELS[:2],
+        labels=_OF_THE_DEVICE,
     )
     for device in devices:
         problem.add_metric(_names(device), float(device.problem is not None))
@@ -80,4 +82,4 @@ def _add(family: GaugeMetricFamily | CounterMetricFamily, device: Device, readin
 
 
 def _names(device: Device) -> list[str]:
-    return [device.name, str(device.index) if device.kind == "gpu" else ""]
+    return [device.name, str(device.index) if device.kind == "gpu" else "", device.uuid]

@@ -167,6 +167,7 @@ GPU = Device(
         "throttle": Reading("throttling", "words", 1.0, "nvml", text="heat"),
         "ecc_uncorrected": Reading("ECC", "count", None, "nvml", "not supported"),
     },
+    uuid="GPU-a",
     events=(DeviceEvent(5.0, "Xid 13"), DeviceEvent(9.0, "Xid 48")),
 )
 
@@ -199,7 +200,7 @@ TELEMETRY = Telemetry(
         CostLine("tier", "premium", 3, 100, 50, 20, 0.004, None, None, None, None, 0.001),
         CostLine("key", "secret-key-id", 3, 100, 50, 20, 0.004, None, None, None, None, 0.001),
     ),
-    devices=(GPU, msgspec.structs.replace(GPU, index=1, problem="It fell off the bus.", events=())),
+    devices=(GPU, msgspec.structs.replace(GPU, index=1, uuid="GPU-b", problem="It fell off the bus.", events=())),
     sampler_cost=Reading("sampler", "fraction", 0.002, "thread_time"),
     ledger=LedgerStatus("/l", 7, 1, 2, "The disk is full."),
 )
@@ -212,17 +213,17 @@ def told(bench: Bench) -> Samples:
 
 
 def gpu(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    return f"device_{name}", tuple(sorted({"device": "H200", "gpu": "0", **labels}.items()))
+    return f"device_{name}", tuple(sorted({"device": "H200", "gpu": "0", "uuid": "GPU-a", **labels}.items()))
 
 
 def test_every_reading_of_every_gpu_is_exported_by_its_unit(told: Samples) -> None:
     assert told[gpu("utilization_ratio", measure="SM active", source="gpm")] == 0.8
-    assert told[gpu("utilization_ratio", measure="SM active", source="gpm", gpu="1")] == 0.8
+    assert told[gpu("utilization_ratio", measure="SM active", source="gpm", gpu="1", uuid="GPU-b")] == 0.8
     assert told[gpu("energy_joules_total", measure="energy", source="nvml")] == 5e6
     assert told[gpu("pcie_rx_bytes_per_second", measure="PCIe received", source="nvml")] == 1e9
     assert told[gpu("sm_occupancy_ratio", measure="SM occupancy", source="gpm")] == 0.4
     assert told[gpu("throttle_degraded", measure="throttling", source="nvml", reason="heat")] == 1
-    assert (told[gpu("problem")], told[gpu("problem", gpu="1")]) == (0, 1)
+    assert (told[gpu("problem")], told[gpu("problem", gpu="1", uuid="GPU-b")]) == (0, 1)
     assert told[gpu("last_event_timestamp_seconds")] == 9.0
     names = {name for name, _ in told}
     assert not names & {"device_power_watts", "device_temperature_celsius", "device_ecc_uncorrected"}
