@@ -25,7 +25,7 @@ class Peaks:
 
 
 @dataclass(frozen=True)
-class _Sheet:
+class Sheet:
     """Figures of a data sheet: dense TFLOP/s (half those "with sparsity") and GB/s (10⁹ bytes).
 
     `half` is float16 with float32 sums, as PyTorch multiplies; `bfloat16` is the same but where the chip lacks it.
@@ -57,35 +57,35 @@ _RTX_BLACKWELL = "NVIDIA RTX Blackwell GPU Architecture white paper, 2025"
 _RTX_PRO = "NVIDIA RTX PRO Blackwell GPU Architecture white paper, 2025"
 _VOLTA = "NVIDIA V100 Tensor Core GPU data sheet, 2020"
 
-_SHEETS: tuple[tuple[str, _Sheet], ...] = (
-    (r"GB200", _Sheet(2500, 80, 8000, _BLACKWELL, fp8=5000)),
-    (r"B200", _Sheet(2250, 75, 8000, _BLACKWELL, fp8=4500)),
-    (r"GH200 480GB", _Sheet(990, 67, 4000, _GH200, fp8=1979)),
-    (r"GH200 144G.*", _Sheet(990, 67, 4900, _GH200, fp8=1979)),
-    (r"H200", _Sheet(989.5, 67, 4800, _H200, fp8=1979)),
-    (r"H200 NVL", _Sheet(835.5, 60, 4800, _H200, fp8=1670.5)),
-    (r"H100 80GB HBM3", _Sheet(989.5, 67, 3350, _HOPPER, fp8=1979)),
-    (r"H100 NVL", _Sheet(835.5, 60, 3900, _HOPPER, fp8=1670.5)),
-    (r"H100 PCIe", _Sheet(756.5, 51, 2000, "NVIDIA H100 Tensor Core GPU data sheet, 2022", fp8=1513)),
-    (r"A100-SXM.-80GB", _Sheet(312, 19.5, 2039, _A100)),
-    (r"A100 80GB PCIe", _Sheet(312, 19.5, 1935, _A100)),
-    (r"A100.*40GB", _Sheet(312, 19.5, 1555, "NVIDIA A100 Tensor Core GPU data sheet, 2020")),
-    (r"A10", _Sheet(125, 31.2, 600, "NVIDIA A10 Tensor Core GPU data sheet, 2021")),
-    (r"A40", _Sheet(149.7, 37.4, 696, "NVIDIA A40 data sheet, 2021")),
-    (r"A30", _Sheet(165, 10.3, 933, "NVIDIA A30 Tensor Core GPU data sheet, 2021")),
-    (r"L40S", _Sheet(362.05, 91.6, 864, "NVIDIA L40S data sheet, 2023", fp8=733)),
-    (r"L40", _Sheet(181.05, 90.5, 864, "NVIDIA L40 data sheet, 2023", fp8=362)),
-    (r"L4", _Sheet(121, 30.3, 300, "NVIDIA L4 Tensor Core GPU data sheet, 2023", fp8=242.5)),
-    (r"T4", _Sheet(65, 8.1, 320, "NVIDIA T4 Tensor Core GPU data sheet, 2019", bfloat16=False)),
-    (r"V100-SXM2-..GB", _Sheet(125, 15.7, 900, _VOLTA, bfloat16=False)),
-    (r"V100-PCIE-..GB", _Sheet(112, 14, 900, _VOLTA, bfloat16=False)),
-    (r"V100S-PCIE-32GB", _Sheet(130, 16.4, 1134, _VOLTA, bfloat16=False)),
-    (r"RTX A6000", _Sheet(154.8, 38.7, 768, "NVIDIA Ampere GA102 GPU Architecture white paper, 2021")),
-    (r"RTX 6000 Ada Generation", _Sheet(364.2, 91.1, 960, _ADA, fp8=728.5)),
-    (r"RTX 4090", _Sheet(165.2, 82.6, 1008, _ADA, fp8=330.3)),
-    (r"RTX 5090", _Sheet(209.5, 104.8, 1792, _RTX_BLACKWELL, fp8=419)),
-    (r"RTX PRO 6000 Blackwell Workstation Edition", _Sheet(503.8, 126, 1792, _RTX_PRO, fp8=1007.6)),
-    (r"H20", _Sheet(148, 44, 4000, "NVIDIA H20 product brief, 2023", fp8=296)),
+SHEETS: tuple[tuple[str, Sheet], ...] = (
+    (r"GB200", Sheet(2500, 80, 8000, _BLACKWELL, fp8=5000)),
+    (r"B200", Sheet(2250, 75, 8000, _BLACKWELL, fp8=4500)),
+    (r"GH200 480GB", Sheet(990, 67, 4000, _GH200, fp8=1979)),
+    (r"GH200 144G.*", Sheet(990, 67, 4900, _GH200, fp8=1979)),
+    (r"H200", Sheet(989.5, 67, 4800, _H200, fp8=1979)),
+    (r"H200 NVL", Sheet(835.5, 60, 4800, _H200, fp8=1670.5)),
+    (r"H100 80GB HBM3", Sheet(989.5, 67, 3350, _HOPPER, fp8=1979)),
+    (r"H100 NVL", Sheet(835.5, 60, 3900, _HOPPER, fp8=1670.5)),
+    (r"H100 PCIe", Sheet(756.5, 51, 2000, "NVIDIA H100 Tensor Core GPU data sheet, 2022", fp8=1513)),
+    (r"A100-SXM.-80GB", Sheet(312, 19.5, 2039, _A100)),
+    (r"A100 80GB PCIe", Sheet(312, 19.5, 1935, _A100)),
+    (r"A100.*40GB", Sheet(312, 19.5, 1555, "NVIDIA A100 Tensor Core GPU data sheet, 2020")),
+    (r"A10", Sheet(125, 31.2, 600, "NVIDIA A10 Tensor Core GPU data sheet, 2021")),
+    (r"A40", Sheet(149.7, 37.4, 696, "NVIDIA A40 data sheet, 2021")),
+    (r"A30", Sheet(165, 10.3, 933, "NVIDIA A30 Tensor Core GPU data sheet, 2021")),
+    (r"L40S", Sheet(362.05, 91.6, 864, "NVIDIA L40S data sheet, 2023", fp8=733)),
+    (r"L40", Sheet(181.05, 90.5, 864, "NVIDIA L40 data sheet, 2023", fp8=362)),
+    (r"L4", Sheet(121, 30.3, 300, "NVIDIA L4 Tensor Core GPU data sheet, 2023", fp8=242.5)),
+    (r"T4", Sheet(65, 8.1, 320, "NVIDIA T4 Tensor Core GPU data sheet, 2019", bfloat16=False)),
+    (r"V100-SXM2-..GB", Sheet(125, 15.7, 900, _VOLTA, bfloat16=False)),
+    (r"V100-PCIE-..GB", Sheet(112, 14, 900, _VOLTA, bfloat16=False)),
+    (r"V100S-PCIE-32GB", Sheet(130, 16.4, 1134, _VOLTA, bfloat16=False)),
+    (r"RTX A6000", Sheet(154.8, 38.7, 768, "NVIDIA Ampere GA102 GPU Architecture white paper, 2021")),
+    (r"RTX 6000 Ada Generation", Sheet(364.2, 91.1, 960, _ADA, fp8=728.5)),
+    (r"RTX 4090", Sheet(165.2, 82.6, 1008, _ADA, fp8=330.3)),
+    (r"RTX 5090", Sheet(209.5, 104.8, 1792, _RTX_BLACKWELL, fp8=419)),
+    (r"RTX PRO 6000 Blackwell Workstation Edition", Sheet(503.8, 126, 1792, _RTX_PRO, fp8=1007.6)),
+    (r"H20", Sheet(148, 44, 4000, "NVIDIA H20 product brief, 2023", fp8=296)),
 )
 
 
@@ -94,7 +94,7 @@ def peaks_of(device_name: str, dtype: str) -> Peaks | None:
 
     `None` for a GPU that isn't in the table and for a MIG slice, which has a share of them that no data sheet gives.
     """
-    sheet = next((sheet for pattern, sheet in _SHEETS if re.fullmatch(pattern, short_name(device_name))), None)
+    sheet = next((sheet for pattern, sheet in SHEETS if re.fullmatch(pattern, short_name(device_name))), None)
     if sheet is None:
         return None
     tflops = sheet.tflops(dtype)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine_host.telemetry.cpu import cpu_name
-from engine_host.telemetry.peaks import Peaks, load_calibration, peaks_of, save_calibration
+from engine_host.telemetry.peaks import SHEETS, Peaks, load_calibration, peaks_of, save_calibration
 
 
 def test_peaks_are_dense_and_by_dtype() -> None:
@@ -73,3 +73,10 @@ def test_a_calibration_never_replaces_a_file_it_does_not_know(tmp_path: Path) ->
     with pytest.raises(ValueError, match="is no calibration"):
         save_calibration(path, "one", {"bandwidth": 1.0, "measured": "2026-01-02"})
     assert path.read_text() == "something else"
+
+
+def test_the_documentation_has_the_same_peaks() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "device.md").read_text()
+    for _, sheet in SHEETS:
+        assert f"| {sheet.gb_per_s:g} | {sheet.source} |" in text
+        assert f"| {sheet.half:g} | {sheet.float32:g} |" in text

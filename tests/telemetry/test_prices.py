@@ -1,8 +1,10 @@
 """List prices are found by the names that NVML gives."""
 
+from pathlib import Path
+
 import pytest
 
-from engine_host.telemetry.prices import price_of
+from engine_host.telemetry.prices import PRICES, price_of
 
 NAMES = [
     "NVIDIA H200",
@@ -50,3 +52,9 @@ def test_names_that_contain_each_other_are_told_apart() -> None:
 )
 def test_what_is_not_listed_has_no_price(name: str) -> None:
     assert price_of(name) is None
+
+
+def test_the_documentation_has_the_same_prices() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "device.md").read_text()
+    for _, price in PRICES:
+        assert f"| {price.usd_per_hour:.2f} | {price.source} | {price.date} |" in text
