@@ -304,6 +304,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
             yield SystemCommand(f"Go to {what}", f"Show the {what} screen", lambda mode=mode: self.switch_mode(mode))
         if isinstance(screen, HostScreen):
             yield from screen.commands()
+            yield SystemCommand("Save the view", "The screen as SVG and PNG", screen.action_save_view)
         yield SystemCommand("Help", "List the keys of this screen", self.action_help)
         yield SystemCommand("Change theme", "Pick the colours", self.action_change_theme)
         yield SystemCommand("Quit", "Stop the engine and leave", self.action_quit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +32,11 @@ class FlightView:
     decode: NDArray[np.uint32]
     budget: int | None
     problem: str = ""
+
+    def until(self, end: float) -> FlightView:
+        """The same with the steps that began before `end` (Unix time)."""
+        count = int(np.searchsorted(self.time, end))
+        return replace(self, time=self.time[:count], prefill=self.prefill[:count], decode=self.decode[:count])
 
 
 class FlightFeed:

@@ -49,7 +49,7 @@ class LinePlot(Widget):
         self._unit: Callable[[float | None], str] = units.count
         self._thresholds: tuple[tuple[float, str], ...] = ()
         self._events: tuple[marks.Event, ...] = ()
-        self._span_s: float | None = None
+        self._ends: tuple[str, str] | None = None
         self._strips: list[Strip] = []
         self._drawn: tuple[int, int] | None = None
 
@@ -61,18 +61,19 @@ class LinePlot(Widget):
         thresholds: Sequence[tuple[float, str]] = (),
         events: Sequence[marks.Event] = (),
         span_s: float | None = None,
+        ends: tuple[str, str] | None = None,
     ) -> None:
         """Show these lines.
 
         `unit` formats y labels; `thresholds` are (value, label), drawn as horizontal lines; `events` are drawn as thin
-        vertical marks, each with the glyph of its kind; `span_s` is the time in seconds that the values cover, for the
-        time axis (none is drawn without it).
+        vertical marks, each with the glyph of its kind; `span_s` is the time in seconds up to now that the values
+        cover, for the time axis; `ends` are other words for its two ends (no axis is drawn without either).
         """
         self._series = tuple(series)
         self._unit = unit
         self._thresholds = tuple((value, one_line(label)) for value, label in thresholds)
         self._events = tuple(event for event in events if 0 <= event.at < self._length())
-        self._span_s = span_s
+        self._ends = ends or (None if span_s is None else (f"-{units.duration(span_s)}", "now"))
         self._drawn = None
         self.refresh()
 
@@ -93,8 +94,8 @@ class LinePlot(Widget):
             return []
         top = self._top()
         legend = self._legend(width) if _fits(_SMALLEST_WITH_LEGEND, width, height) else []
-        with_time = self._span_s is not None and _fits(_SMALLEST_WITH_TIME, width, height)
-        rows = height - bool(legend) - with_time
+        ends = self._ends if _fits(_SMALLEST_WITH_TIME, width, height) else None
+        rows = height - bool(legend) - bool(ends)
         labels = self._labels(top, rows) if _fits(_SMALLEST_WITH_AXIS, width, height) else {}
         axis = max((cell_len(label) for label in labels.values()), default=-1) + 1
         plot = self._plot(width - axis, rows, top)
@@ -102,8 +103,8 @@ class LinePlot(Widget):
         for row, cells in enumerate(plot):
             label = [(labels.get(row, "").rjust(axis - 1) + "│", palette.MUTED)] if labels else []
             picture.append([*label, *cells])
-        if with_time:
-            picture.append(self._time_axis(axis, width))
+        if ends:
+            picture.append(self._time_axis(axis, width, *ends))
         base = self.rich_style
         styles = {color: base + Style(color=color or None) for cells in picture for _, color in cells}
         return [_strip(cells, styles).adjust_cell_length(width, base) for cells in picture]
@@ -138,26 +139,31 @@ class LinePlot(Widget):
             ]
             for dots_row, line_row in zip(canvas.dots, canvas.line, strict=True)
         ]
-        self._mark_events(cells, columns)
-        self._mark_thresholds(cells, columns, rows, top)
+        labels = self._mark_thresholds(cells, columns, rows, top)
+        self._mark_events(cells, columns, taken=labels)
         return cells
 
-    def _mark_thresholds(self, cells: list[list[_Cell]], columns: int, rows: int, top: float) -> None:
+    def _mark_thresholds(self, cells: list[list[_Cell]], columns: int, rows: int, top: float) -> set[int]:
+        """The labels stand at the left, so that what is newest stays in view. The columns one takes at the top."""
+        taken: set[int] = set()
         for value, label in self._thresholds:
             if value > top:
                 continue
-            row = cells[min(rows - 1, int((1 - value / top) * rows))]
+            y = min(rows - 1, int((1 - value / top) * rows))
             for x in range(columns):
-                if row[x][0] == " ":
-                    row[x] = ("┈", palette.WARN)
-            _write(row, columns - cell_len(label), label, palette.WARN)
+                if cells[y][x][0] == " ":
+                    cells[y][x] = ("┈", palette.BAD)
+            if rows >= _SMALLEST_WITH_LEGEND[1]:
+                _write(cells[y], 1, label, palette.BAD)
+                taken.update(range(1 + cell_len(label)) if y == 0 else ())
+        return taken
 
-    def _mark_events(self, cells: list[list[_Cell]], columns: int) -> None:
+    def _mark_events(self, cells: list[list[_Cell]], columns: int, taken: set[int]) -> None:
         """The latest first: its label stands at the right of its glyph, else at the left, else nowhere."""
         last = max(1, self._length() - 1)
         with_labels = len(cells) >= _SMALLEST_WITH_AXIS[1]
         places = [(min(columns - 1, int(event.at / last * columns)), event) for event in self._events]
-        taken = {x for x, _ in places}
+        taken = taken | {x for x, _ in places}
         for x, event in sorted(places, key=lambda place: -place[1].at):
             for row in cells:
                 if row[x][0] == " ":
@@ -184,9 +190,8 @@ class LinePlot(Widget):
                 cells.append((f"{text} ", color))
         return cells
 
-    def _time_axis(self, axis: int, width: int) -> list[_Cell]:
-        start, end = f"-{units.duration(self._span_s)}", "now"
-        room = width - axis - len(start)
+    def _time_axis(self, axis: int, width: int, start: str, end: str) -> list[_Cell]:
+        room = width - axis - cell_len(start)
         return [(" " * axis + start + end.rjust(room), palette.MUTED)]
 
 

@@ -1,15 +1,19 @@
 """What all screens of the console share: the bar, the footer, the feed of snapshots, and the smallest size."""
 
-from collections.abc import Awaitable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from textual import events
 from textual.app import ComposeResult, SystemCommand
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
+from console import save
 from console.footer import ConsoleFooter
 from console.status import clock_text, status_segments
 from engine_host.api.contract import HostError, HostUnreachable
@@ -28,6 +32,13 @@ ROOMY_WIDTH = 110
 class HostScreen(Screen[None]):
     """A mode of the console. Subclasses fill `compose_body` and `show_snapshot`."""
 
+    # Where `s` has another meaning, or text is typed, there is the other key and the palette.
+    BINDINGS = [
+        Binding("s", "save_view", "Save", id="view.save", show=False, tooltip="Save the view as SVG and PNG"),
+        Binding(
+            "S,f11", "save_view", "Save", id="view.save.always", show=False, tooltip="Save the view as SVG and PNG"
+        ),
+    ]
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (MIN_WIDTH, "-narrow"), (ROOMY_WIDTH, "-wide"), (170, "-broad")]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (32, "-tall")]
 
@@ -61,6 +72,31 @@ class HostScreen(Screen[None]):
     def commands(self) -> Iterable[SystemCommand]:
         """This screen's own commands for the palette."""
         return ()
+
+    def action_save_view(self) -> None:
+        """Save what is on display as SVG and PNG."""
+        what, svg = self._mode, self.app.export_screenshot()
+        self._save_file(lambda: save.save_view(what, svg)[1])
+
+    def save_text(self, extension: str, make: Callable[[], str]) -> None:
+        """Save what `make` returns (it's called in a thread) in a file of this screen."""
+        what = self._mode
+        self._save_file(lambda: save.save_text(what, extension, make()))
+
+    @property
+    def _mode(self) -> str:
+        return self.app.current_mode or "screen"
+
+    def _save_file(self, write: Callable[[], Path]) -> None:
+        async def saving() -> None:
+            try:
+                path = await asyncio.to_thread(write)
+            except (OSError, ValueError) as error:
+                self.console_app.say(f"It can't be saved in {save.saved_dir()}: {error}", "error")
+            else:
+                self.console_app.say(f"Saved as {path}")
+
+        self.run_worker(saving(), group="save")
 
     async def tell(self, asked: Awaitable[CommandReply]) -> None:
         """Wait for the host's answer to a command, and say what it objects to."""

@@ -1,4 +1,4 @@
-"""The overview's tiles. Each shows its part of a snapshot and knows nothing of the others."""
+"""The overview's tiles of what is live: pages, steps, requests. None knows of the others."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -11,13 +11,10 @@ from textual.content import Content
 from textual.widgets import Static
 
 from console.screens.request_lines import to_line
-from engine_host.api.types import Cost, Device, HistoryPoint, KvCache, Load, Mark, Reading, RequestRow, Snapshot
+from engine_host.api.types import KvCache, Load, Mark, RequestRow
 from widgets import marks, palette, units
-from widgets.meter import Meter
 from widgets.page_map import CACHED, FREE, USED, PageMap
-from widgets.plot import LinePlot, Series
 from widgets.request_table import RequestLine, RequestTable, short_id
-from widgets.stat import Stat
 from widgets.status_bar import Segment, StatusBar
 from widgets.steps import StepBars
 from widgets.text import literal
@@ -42,7 +39,12 @@ class Panel(Vertical):
 
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id, classes="panel")
-        self.border_title = Content(title)
+        self._title = Content(title)
+        self.border_title = self._title
+
+    def entitle(self, what: str, color: str = "$foreground-muted") -> None:
+        """Say something about the tile behind its title; nothing where it's empty."""
+        self.border_title = Content.assemble(self._title, (f"  {what}", color)) if what else self._title
 
 
 def events(drawn: Sequence[Mark], times: Sequence[float]) -> list[marks.Event]:
@@ -139,11 +141,13 @@ class StepsPanel(Panel):
         """The bars."""
         yield StepBars()
 
-    def show(self, flight: "FlightView", drawn: Sequence[Mark]) -> None:
-        """Show the steps, and which kinds of marks are among them."""
+    def show(self, flight: "FlightView", drawn: Sequence[Mark], stopped: str = "") -> None:
+        """Show the steps, and which kinds of marks are among them; `stopped` says until when, where not until now."""
         bars = self.query_one(StepBars)
         bars.set_steps(flight.prefill, flight.decode, flight.budget, events(drawn, flight.time.tolist()))
         kinds = marks.legend(bars.events_in_view)
+        if stopped:
+            kinds.insert(0, (stopped if len(flight.time) else f"none kept {stopped}", palette.WARN))
         self.border_subtitle = Content("  ").join(Content.styled(*kind) for kind in kinds)
 
 
@@ -172,136 +176,3 @@ class RequestsPanel(Panel):
 
 def _line(row: RequestRow) -> RequestLine:
     return to_line(row)._replace(id=short_id(row.id))
-
-
-class LatencyPanel(Panel):
-    """TTFT and TTL: percentiles over the window, and their past."""
-
-    def __init__(self) -> None:
-        super().__init__("Latency", id="latency")
-
-    def compose(self) -> ComposeResult:
-        """A line and a plot each."""
-        for name in ("ttft", "ttl"):
-            yield Stat(name.upper(), label_width=4, id=name)
-            yield LinePlot(id=f"{name}-plot")
-
-    def show(self, snapshot: Snapshot, past: Sequence[HistoryPoint]) -> None:
-        """`past` is one point a second, oldest first."""
-        latency = snapshot.latency
-        self.border_subtitle = Content(f"last {units.duration(latency.window_s)}")
-        for name, now in (("ttft", latency.ttft), ("ttl", latency.ttl)):
-            stat = self.query_one(f"#{name}", Stat)
-            if now is None:
-                stat.set(units.NOT_AVAILABLE, "no sample", "unknown")
-            else:
-                stat.set(f"p50 {units.milliseconds(now.p50)}  p99 {units.milliseconds(now.p99)}", f"n {now.count}")
-            self.query_one(f"#{name}-plot", LinePlot).set_series(
-                [
-                    Series("p99", [getattr(point, f"{name}_p99") for point in past], palette.series(1)),
-                    Series("p50", [getattr(point, f"{name}_p50") for point in past], palette.series(0)),
-                ],
-                unit=units.milliseconds,
-                events=events(snapshot.marks, [point.time for point in past]),
-                span_s=len(past) or None,
-            )
-
-
-class LoadPanel(Panel):
-    """Tokens per second, and how many requests."""
-
-    def __init__(self) -> None:
-        super().__init__("Load", id="load")
-
-    def compose(self) -> ComposeResult:
-        """A line a number."""
-        yield Stat("decode", label_width=8, id="decode")
-        yield Stat("prefill", label_width=8, id="prefill")
-        yield Stat("requests", label_width=8, id="counts")
-
-    def show(self, load: Load, past: Sequence[HistoryPoint]) -> None:
-        """`past` is one point a second, oldest first."""
-        over = f"last {units.duration(load.window_s)}"
-        self.border_subtitle = Content(over)
-        self.query_one("#decode", Stat).set(
-            units.rate(load.decode_tps, "tok"), trend=[point.decode_tps for point in past]
-        )
-        self.query_one("#prefill", Stat).set(
-            units.rate(load.prefill_tps, "tok"), trend=[point.prefill_tps for point in past]
-        )
-        failed = f" · {units.count(load.failed)} failed" if load.failed else ""
-        self.query_one("#counts", Stat).set(
-            f"{load.running} running · {load.waiting} waiting", f"{units.count(load.finished)} done{failed}"
-        )
-
-
-class DevicePanel(Panel):
-    """The device, each reading under the name of what was measured."""
-
-    def __init__(self) -> None:
-        super().__init__("Device", id="device")
-
-    def compose(self) -> ComposeResult:
-        """Two bars, two numbers, and a problem where there is one."""
-        yield Meter("", label_width=12, id="utilization")
-        yield Meter("", label_width=12, id="memory")
-        yield Stat("", label_width=12, id="power")
-        yield Stat("", label_width=12, id="temperature")
-        yield Static("", id="device-problem", classes="problem", markup=False)
-
-    def show(self, device: Device) -> None:
-        """Values that can't be had are `n/a` with the reason; a stale one says so."""
-        problem = self.query_one("#device-problem", Static)
-        problem.display = device.problem is not None
-        problem.update(Content(literal(device.problem or "")))
-
-        busy = self.query_one("#utilization", Meter)
-        busy.label = device.utilization.label
-        busy.set(device.utilization.value, units.percent(device.utilization.value), _note(device.utilization))
-
-        used, total = device.memory_used, device.memory_total
-        memory = self.query_one("#memory", Meter)
-        memory.label = used.label
-        fraction = used.value / total.value if used.value is not None and total.value else None
-        memory.set(fraction, f"{units.bytes_(used.value)} / {units.bytes_(total.value)}", _note(used))
-
-        for name, reading, text in (
-            ("power", device.power, "n/a" if device.power.value is None else f"{device.power.value:.0f} W"),
-            (
-                "temperature",
-                device.temperature,
-                "n/a" if device.temperature.value is None else f"{device.temperature.value:.0f} °C",
-            ),
-        ):
-            stat = self.query_one(f"#{name}", Stat)
-            stat.label = reading.label
-            stat.set(text, _note(reading), "unknown" if reading.value is None else "normal")
-
-
-def _note(reading: Reading) -> str:
-    return (reading.why or "") if reading.value is None else "stale" if reading.stale else ""
-
-
-class CostPanel(Panel):
-    """Price over tokens."""
-
-    def __init__(self) -> None:
-        super().__init__("Cost", id="cost")
-
-    def compose(self) -> ComposeResult:
-        """One number and what it was computed from."""
-        yield Stat("1M output", label_width=12, id="per-million")
-        yield Stat("price", label_width=12, id="price")
-
-    def show(self, cost: Cost) -> None:
-        """`n/a` with the reason where there is no price or nothing was produced."""
-        million, price = self.query_one("#per-million", Stat), self.query_one("#price", Stat)
-        if cost.usd_per_hour is None:
-            million.set(units.NOT_AVAILABLE, "no price set", "unknown")
-            price.set(units.NOT_AVAILABLE, cost.price_source, "unknown")
-            return
-        if cost.usd_per_million_output is None:
-            million.set(units.NOT_AVAILABLE, "no tokens", "unknown")
-        else:
-            million.set(units.usd(cost.usd_per_million_output), f"last {units.duration(cost.window_s)}")
-        price.set(f"{units.usd(cost.usd_per_hour)}/h", cost.price_source)

@@ -5,9 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from harness import Console, screen_text, settle, shown, write_flight_record
+from stub_figures import NOTHING_KNOWN
 from stub_host import NOON, StubHost, history, snapshot, starting
+from textual.pilot import Pilot
+from textual.screen import Screen
 
-from engine_host.api.types import Cost, FlightFile, Mark, RequestRow
+from console.app import ConsoleApp
+from console.screens.panels_time import MEASURES
+from engine_host.api.contract import HostError
+from engine_host.api.types import ChangeRecord, Cost, FlightFile, Load, Mark, RequestRow, Snapshot
 from widgets.meter import Meter
 from widgets.page_map import PageMap
 from widgets.plot import LinePlot
@@ -93,7 +99,7 @@ async def test_changes_are_marked_on_every_time_axis(
         for plot in app.screen.query(LinePlot):
             legend, top, *_ = rendered(plot)
             assert "◇ live ◆ rebuild ✚ recovery" in legend
-            assert "◇short [steps" in top
+            assert "short [steps" in top
             assert "balanced◆" in top, "where the label at its right has no room"
             assert "✚" in top
             assert "long ago" not in top
@@ -161,7 +167,7 @@ async def test_the_past_is_asked_for_once(console: Console, serving: StubHost) -
         serving.now = snapshot(time=NOON + 2, flight=serving.now.flight)  # type: ignore[union-attr]
         await app.poll()
         await settle(app, pilot)
-        assert asked == [NOON - 120, NOON - 1]
+        assert asked == [NOON - 600, NOON - 1]
 
 
 async def test_two_thousand_requests_and_nothing_cut(console: Console, serving: StubHost) -> None:
@@ -171,3 +177,143 @@ async def test_two_thousand_requests_and_nothing_cut(console: Console, serving: 
         app.screen.query_one(RequestTable).focus()
         await pilot.press("end")
         assert "000007cf" in screen_text(app.screen)
+
+
+def axis(screen: Screen[object]) -> str:
+    """What the plots say of the time they show."""
+    return shown(screen.query_one("#axis", StatusBar))
+
+
+def plotted(screen: Screen[object]) -> list[list[float | None]]:
+    """The values of the first plot's lines."""
+    return [list(line.values) for line in screen.query_one(LinePlot)._series]
+
+
+async def later(host: StubHost, app: ConsoleApp, pilot: Pilot[None], seconds: int) -> None:
+    """Let time pass on the host, a point a second, and ask it."""
+    assert isinstance(host.now, Snapshot)
+    last = host.points[-1]
+    host.points += [msgspec.structs.replace(last, time=last.time + n + 1, ttft_p99=0.7) for n in range(seconds)]
+    host.now = msgspec.structs.replace(host.now, time=host.now.time + seconds)
+    await app.poll()
+    await settle(app, pilot)
+
+
+async def test_a_pause_holds_the_plots_and_nothing_else(
+    console: Console, serving: StubHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.flight_feed._unix_of_monotonic", lambda: NOON - 200)
+    async with console(serving, "overview", (160, 50)) as (app, pilot):
+        screen = app.screen
+        await pilot.press("space")
+        before, steps = plotted(screen), rendered(screen.query_one(StepBars))
+        serving.now = msgspec.structs.replace(serving.now, load=Load(9, 0, 1.0, 777.0, 10.0, 1, 0))
+        await later(serving, app, pilot, 100)
+        assert "paused at 12:00:00 · 1 min ago · 2 min" in axis(screen)
+        assert plotted(screen) == before
+        assert rendered(screen.query_one(StepBars)) == steps
+        assert "until 12:00:00" in screen_text(screen)
+        assert "777 tok/s" in shown(screen.query_one("#decode", Stat))
+        assert "Requests  now" in screen_text(screen)
+        assert "KV pages  now" in screen_text(screen)
+        await pilot.press("space")
+        assert axis(screen).startswith("last 2 min")
+        assert plotted(screen)[0][-100:] == [0.7] * 100
+        assert "Requests  now" not in screen_text(screen)
+
+
+async def test_the_axis_zooms_and_scrubs_through_the_ledger(console: Console, serving: StubHost) -> None:
+    quiet = range(100, 130)
+    serving.minutes = [
+        msgspec.structs.replace(history(1)[0], time=NOON - 60 * n, ttft_p99=0.2, span_s=60.0, decode_tps=float(n))
+        for n in range(600, 0, -1)
+        if n not in quiet
+    ]
+    serving.change_records = [ChangeRecord(1, NOON - 8_000, "rebuild", "a", "old one", "", "", "done")]
+    async with console(serving, "overview", (200, 50)) as (app, pilot):
+        screen = app.screen
+        await pilot.press("plus")
+        assert len(plotted(screen)[0]) == 60
+        assert "by the minute" not in axis(screen)
+        for key in ("minus", "minus", "minus", "minus", "minus", "minus"):
+            await pilot.press(key)
+        await later(serving, app, pilot, 1)
+        assert axis(screen) == "last 3 h · by the minute"
+        first = plotted(screen)[0]
+        known = [value is not None for value in first[::2]]
+        assert len(known) == 180
+        assert known.count(False) == len(quiet), "a gap stays a gap"
+        assert "old one" in screen_text(screen)
+        await pilot.press("left", "h", "comma", "left")
+        assert "paused at 09:00:01 · 3 h ago · 3 h · by the minute" in axis(screen)
+        await pilot.press("home")
+        await settle(app, pilot)
+        assert "paused at 05:00:00" in axis(screen)
+        assert "02:00:00" in screen_text(screen)
+        await pilot.press("left")
+        assert "paused at 05:00:00" in axis(screen), "there is nothing before it"
+        await pilot.press("end")
+        assert axis(screen).startswith("last 3 h")
+
+
+async def test_without_a_ledger_the_axis_says_how_far_back_it_knows(console: Console, serving: StubHost) -> None:
+    async with console(serving, "overview", (160, 50)) as (app, pilot):
+        assert "data since 11:59:00" in axis(app.screen)
+        await pilot.press("home")
+        await settle(app, pilot)
+        await pilot.press("left")
+        assert "paused at 12:00:00" in axis(app.screen)
+        serving.points = []
+    async with console(StubHost(snapshot(flight=())), "overview") as (app, pilot):
+        await pilot.press("space", "minus", "left", "home")
+        await settle(app, pilot)
+        assert "no data yet" in axis(app.screen)
+
+
+async def test_the_measures_take_turns_on_the_plots(console: Console, serving: StubHost) -> None:
+    async with console(serving, "overview", (80, 24)) as (app, pilot):
+        seen = []
+        for _ in MEASURES:
+            seen.append(axis(app.screen).split(" · ")[0])
+            await pilot.press("m")
+        assert len(set(seen)) == len(MEASURES)
+        assert axis(app.screen).startswith("TTFT")
+        await pilot.resize_terminal(200, 50)
+        await settle(app, pilot)
+        assert [str(line.name) for plot in app.screen.query(LinePlot) for line in plot._series] == [
+            "TTFT p99", "TTFT p50", "TTL p99", "TTL p50",
+        ]  # fmt: skip
+        assert "premium 100 ms" in screen_text(app.screen)
+
+
+async def test_what_was_measured(console: Console, serving: StubHost) -> None:
+    async with console(serving, "overview", (200, 50)) as (app, pilot):
+        screen = app.screen
+        for text in (
+            "mean 82 ms", "■ queue 22 ms", "■ prefill 41 ms", "■ first decode 16 ms", "■ delivery 2.0 ms",
+            "41 % · KV hit 83 %", "compute-bound 42 %  of peak FLOP/s", "bandwidth-bound 67 %  of peak bandwidth",
+            "$0.12/h · $0.002/min", "idle 27 %", "■ idle $0.37", "est., built-in price",
+        ):  # fmt: skip
+            assert text in screen_text(screen), text
+        serving.figures = NOTHING_KNOWN
+        await later(serving, app, pilot, 1)
+        for name in ("parts", "bill"):
+            assert "n/a" in shown(screen.query_one(f"#{name}"))
+            assert "■" not in shown(screen.query_one(f"#{name}"))
+        assert "n/a · KV hit 83 %" in shown(screen.query_one("#fill", Stat))
+        for phase in ("prefill", "decode"):
+            assert "n/a  no steps in the window" in shown(screen.query_one(f"#roofline-{phase}", Stat))
+        serving.figures = HostError(404, "An old host.")
+        await later(serving, app, pilot, 1)
+        assert "58 tok/s" in shown(screen.query_one("#decode", Stat))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (80, 32), (120, 38), (200, 50)])
+async def test_no_tile_is_cut_off(console: Console, serving: StubHost, size: tuple[int, int]) -> None:
+    async with console(serving, "overview", size) as (app, _):
+        right = app.screen.query_one("#right")
+        assert right.max_scroll_y == 0
+        for tile in right.children:
+            for line in tile.children:
+                assert not line.display or line.region.bottom <= right.region.bottom, line
+        assert "…" not in screen_text(app.screen)
