@@ -81,6 +81,7 @@ STREAMS, QUICK, SLOW, TOKENS_PER_S = 16, 8, 900, 30
 
 async def serve(kind: str, model: str) -> None:
     """Serve the stub engine on a free port, with every rule or with none, until SIGTERM."""
+    from engine_host.books import RequestBook, Served
     from engine_host.engine.gateway import Gateway
     from engine_host.engine.serve_args import parse_serve_args
     from engine_host.engine.serving import build_serving
@@ -90,6 +91,7 @@ async def serve(kind: str, model: str) -> None:
     from engine_host.gateway.seats import Capacity
     from engine_host.port.auth import Authenticator
     from engine_host.telemetry.hub import TelemetryHub
+    from engine_host.telemetry.meter import CostMeter
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -112,7 +114,8 @@ async def serve(kind: str, model: str) -> None:
     print("key", keys.create("benchmark")[1], flush=True)
     hub, budgets = TelemetryHub(), open_budgets(None, folder)
     admission = Admission(lambda: RULES, lambda: budgets, lambda: hub.usd_per_token(2.0))
-    gateway = Gateway(hub, admission, lambda: Capacity(slots=1000))
+    book = RequestBook(CostMeter(0.0, 0.0), hub, lambda: Served("model", "none"), time.monotonic, time.time)
+    gateway = Gateway(hub, admission, lambda: Capacity(slots=1000), book)
     gateway.attach(engine)
     auth = Authenticator(keys, lambda: RULES.keys, lambda: frozenset())
     await serve_on_port(await build_serving(gateway, args), RULES, stop, auth=auth)

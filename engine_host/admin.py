@@ -47,11 +47,11 @@ def admin_routes(
         return json_response(snapshots.snapshot())
 
     async def history(request: web.Request) -> web.Response:
-        return json_response(snapshots.history(_number(request, "since", 0.0)))
+        return json_response(snapshots.history(number(request, "since", 0.0)))
 
     async def log(request: web.Request) -> web.Response:
-        limit = int(_number(request, "limit", 1_000))
-        return json_response(ring.page(int(_number(request, "since", 0)), max(1, min(limit, MAX_LOG_RECORDS))))
+        limit = int(number(request, "limit", 1_000))
+        return json_response(ring.page(int(number(request, "since", 0)), max(1, min(limit, MAX_LOG_RECORDS))))
 
     async def models(_: web.Request) -> web.Response:
         return json_response(await asyncio.to_thread(lambda: [model.name for model in host.models.list()]))
@@ -182,7 +182,7 @@ def _text(store: ProfileStore, name: str) -> ProfileText:
         raise ProfileError(path, f"can't be read: {error}") from error
 
 
-def _number(request: web.Request, name: str, default: float) -> float:
+def number(request: web.Request, name: str, default: float) -> float:
     text = request.query.get(name)
     if text is None:
         return default

@@ -12,6 +12,7 @@ from typing import Any
 
 from engine_host.api.flight import FlightReader
 from engine_host.api.types import ModelInfo
+from engine_host.books import RequestBook
 from engine_host.engine.process import (
     BUILD_THREAD,
     DeviceKind,
@@ -27,6 +28,7 @@ from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
 from engine_host.runtime import SCRATCH, remember_processes, shared_memory_of
 from engine_host.telemetry.hub import TelemetryHub
+from engine_host.telemetry.work import WorkModel
 from profiles.schema import Profile
 
 SHUTDOWN_TIMEOUT_S = 5.0
@@ -36,7 +38,7 @@ SHUTDOWN_TIMEOUT_S = 5.0
 @dataclass
 class Built:
     """One engine with all that stands around it. `serving` is `None` until it can serve; `shared` is its own memory
-    in `/dev/shm`, which a killed one leaves there."""
+    in `/dev/shm`, which a killed one leaves there; `work` is the estimate of its model's work."""
 
     engine: Any
     profile: Profile
@@ -47,6 +49,8 @@ class Built:
     flight_path: Path | None = None
     control: ControlBlock | None = None
     shared: set[Path] = field(default_factory=set)
+    work: WorkModel | None = None
+    devices: int = 1
     max_active: int = 1
     """Most requests that run at once."""
 
@@ -74,7 +78,7 @@ class EngineBuilder:
 
     `gateway` is there once vLLM has been imported: the one engine client, through which every request goes, whatever
     engine is behind it. `when_dead` is called when a request finds its engine dead; `admission` lets requests in, up to
-    `capacity`.
+    `capacity`; `book` is told of each request's end.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class EngineBuilder:
         when_dead: Callable[[], None],
         admission: Admission,
         capacity: Callable[[], Capacity | None],
+        book: RequestBook,
     ) -> None:
         self.device: DeviceKind = device_kind()
         self.gateway: Any = None
@@ -99,6 +104,7 @@ class EngineBuilder:
         self._when_dead = when_dead
         self._admission = admission
         self._capacity = capacity
+        self._book = book
         self._starts = 0
 
     async def build(self, profile: Profile, path: Path) -> Built:
@@ -117,7 +123,12 @@ class EngineBuilder:
             dtype=str(config.model_config.dtype).removeprefix("torch."),
             max_model_len=config.model_config.max_model_len,
         )
+        from engine_host.engine.work import work_model
+
+        parallel = config.parallel_config
         built = Built(engine, profile, path, model, flight_path=flight_path)
+        built.work = await asyncio.to_thread(work_model, config)
+        built.devices = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         try:
             await self._furnish(built, args)
         except BaseException:
@@ -130,7 +141,7 @@ class EngineBuilder:
         from engine_host.engine.serving import build_serving
 
         if self.gateway is None:
-            self.gateway = Gateway(self._hub, self._admission, self._capacity, when_dead=self._when_dead)
+            self.gateway = Gateway(self._hub, self._admission, self._capacity, self._book, when_dead=self._when_dead)
         processes = await asyncio.to_thread(engine_processes, self._forkserver_pid)
         await asyncio.to_thread(remember_processes, self._directory, processes)
         built.shared = await asyncio.to_thread(self._shared)

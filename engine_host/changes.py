@@ -12,12 +12,18 @@ KEPT = 200
 
 
 class ChangeLog:
-    """Changes since the host started. `figures` measures a window of `window_s` seconds that ends now."""
+    """Changes since the host started. `figures` measures a window of `window_s` seconds that ends now; `when_finished`
+    is told of each change that has ended."""
 
     def __init__(
-        self, figures: Callable[[], Figures], window_s: float = 60.0, clock: Callable[[], float] = time.time
+        self,
+        figures: Callable[[], Figures],
+        window_s: float = 60.0,
+        clock: Callable[[], float] = time.time,
+        when_finished: Callable[[ChangeRecord], None] = lambda change: None,
     ) -> None:
         self._figures = figures
+        self._when_finished = when_finished
         self._window_s = window_s
         self._clock = clock
         self._records: dict[int, ChangeRecord] = {}
@@ -43,6 +49,7 @@ class ChangeLog:
             self._records[number], outcome=outcome, message=message, stalled_s=stalled_s
         )
         self._ended = (number, self._clock())
+        self._when_finished(self._records[number])
 
     def tick(self) -> None:
         """Measure what the last change did, once a whole window lies behind it. Call it now and then."""

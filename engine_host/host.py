@@ -19,7 +19,6 @@ from engine_host.api.types import (
     ApplyCommand,
     CommandReply,
     EngineState,
-    Figures,
     FlightFile,
     ModelInfo,
     Outcome,
@@ -29,6 +28,7 @@ from engine_host.api.types import (
     SwapProgress,
     SwapStage,
 )
+from engine_host.books import RequestBook
 from engine_host.building import Built, EngineBuilder
 from engine_host.changes import ChangeLog
 from engine_host.engine.process import DeviceKind
@@ -42,6 +42,7 @@ from engine_host.planning import profile_change
 from engine_host.startup import Failure, explain, progress_of
 from engine_host.state import StateBoard
 from engine_host.telemetry.hub import TelemetryHub
+from engine_host.telemetry.work import WorkModel
 from profiles.schema import Profile
 from profiles.store import ProfileStore, default_profile
 
@@ -80,8 +81,8 @@ class EngineHost:
     """Owns one engine and says what it is doing. All methods are for the event loop's thread.
 
     `directory` is this host's runtime folder, where the flight record goes; `device_bytes` says how much memory the
-    device has, `None` if that isn't known; `figures` measures what the history of changes compares; `make_admission`
-    puts together what lets requests in, by the rules of the profile it is given.
+    device has, `None` if that isn't known; `changes` is their history; `make_admission` puts together what lets
+    requests in, by the rules of the profile it is given; `book` is told of each request's end.
     """
 
     def __init__(
@@ -92,18 +93,19 @@ class EngineHost:
         directory: Path,
         forkserver_pid: int,
         device_bytes: Callable[[], int | None],
-        figures: Callable[[], Figures],
+        changes: ChangeLog,
         make_admission: Callable[[Callable[[], Profile]], Admission],
+        book: RequestBook,
     ) -> None:
         self.options = options
         self.hub = hub
         self.profiles = ProfileStore(options.config_dir / "profiles")
         self.models = ModelStore(options.data_dir / "models")
-        self.changes = ChangeLog(figures)
+        self.changes = changes
         self.swap: SwapProgress | None = None
         self.gate = make_admission(self.rules)
         self._builder = EngineBuilder(
-            options, ring, hub, directory, forkserver_pid, self._engine_died, self.gate, self._capacity
+            options, ring, hub, directory, forkserver_pid, self._engine_died, self.gate, self._capacity, book
         )
         self.profile_name = options.profile or default_profile(self.device)
         self.profile: Profile | None = None
@@ -150,6 +152,16 @@ class EngineHost:
     def flight(self) -> FlightReader | None:
         """The live engine's flight record."""
         return self._built.flight if self._built is not None else None
+
+    @property
+    def work(self) -> WorkModel | None:
+        """vLLM's estimate of the live model's work."""
+        return self._built.work if self._built is not None else None
+
+    @property
+    def devices(self) -> int:
+        """Devices that the live engine is on."""
+        return self._built.devices if self._built is not None else 1
 
     def rules(self) -> Profile:
         """The profile whose live knobs are in force; the defaults before one has been read."""

@@ -1,6 +1,7 @@
 """One run of the host on its event loop: everything is put together here, and taken apart again."""
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -13,7 +14,12 @@ import msgspec
 
 from engine_host.admin import admin_routes, public_admin_routes
 from engine_host.admin_gateway import gateway_routes
+from engine_host.admin_measures import measure_routes
 from engine_host.api.types import EngineState, StateName
+from engine_host.books import Served
+from engine_host.changes import ChangeLog
+from engine_host.doctor.gather import Gatherer
+from engine_host.doctor.record import StalledClient
 from engine_host.engine.process import device_kind
 from engine_host.gateway.access import given_keys
 from engine_host.gateway.admission import Admission
@@ -23,6 +29,7 @@ from engine_host.gateway.stores import Stores
 from engine_host.gateway.view import GatewayView
 from engine_host.host import EngineHost
 from engine_host.logs.ring import LogRing
+from engine_host.measuring import Measuring
 from engine_host.options import HostOptions
 from engine_host.port.app import keys_of_vllm, make_app
 from engine_host.port.auth import Authenticator
@@ -31,10 +38,14 @@ from engine_host.ports import Ports
 from engine_host.runtime import SOCKET_NAME
 from engine_host.snapshots import SnapshotSource
 from engine_host.supervisor import ScreenSupervisor
+from engine_host.telemetry.accounting import EngineFacts
 from engine_host.telemetry.device import DeviceSampler
 from engine_host.telemetry.hub import TelemetryHub
 from engine_host.telemetry.metrics import Metrics
+from engine_host.telemetry.peak_book import PeakBook
 from profiles.schema import Profile
+
+log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
 """What a client is told to wait while the engine starts: starts take seconds to minutes, and a retry costs nothing."""
@@ -45,6 +56,9 @@ USAGE_INTERVAL_S = 2.0
 
 SWEEP_INTERVAL_S = 60.0
 """Pause between two looks for conversations to forget."""
+
+STALLED_S = 2.0
+"""A client that takes nothing for longer than this is told to the doctor: a slow one takes something each second."""
 
 KEEP_ALIVE_S = 5.0
 """Pause between comments in streams that wait for a rebuild; proxies cut silent ones off after 30 s and more."""
@@ -64,6 +78,16 @@ class Session:
             lambda: self._host.model.max_model_len,
             self._message_tokens,
         )
+        self._peaks = PeakBook(options.data_dir, lambda sentence: ring.append("warning", "host", sentence))
+        self._measuring = Measuring(
+            self._hub,
+            self._sampler,
+            ring,
+            options.data_dir,
+            lambda: self._host.rules(),
+            lambda: Served(self._host.model.name, self._host.profile_name),
+            self._facts,
+        )
         self._host = EngineHost(
             options,
             ring,
@@ -71,8 +95,9 @@ class Session:
             directory,
             forkserver_pid,
             self._device_bytes,
-            lambda: self._snapshots.figures(),
+            ChangeLog(lambda: self._snapshots.figures(), when_finished=self._measuring.event),
             self._make_admission,
+            self._measuring.book,
         )
         self._streams = OpenStreams()
         self._keys = KeyStore(options.data_dir / KEYS_FILE)
@@ -90,13 +115,45 @@ class Session:
             options.port,
             self._auth.exposure,
         )
-        self._view = GatewayView(self._host.gate, self._hub, self._stores, self._keys, self._host.rules, time.monotonic)
-        self._snapshots = SnapshotSource(self._host, self._ports, self._hub, self._sampler, self._view)
-        self._metrics = Metrics(self._hub, self._sampler, self._snapshots.snapshot)
+        self._view = GatewayView(
+            self._host.gate,
+            self._hub,
+            self._stores,
+            self._keys,
+            self._host.rules,
+            self._measuring.book.cost_so_far,
+            time.monotonic,
+        )
+        self._snapshots = SnapshotSource(
+            self._host, self._ports, self._hub, self._sampler, self._view, self._measuring.cost
+        )
+        self._metrics = Metrics(self._hub, self._sampler, self._snapshots.snapshot, telemetry=self._measuring.telemetry)
+        self._gatherer = Gatherer(
+            profile=lambda: self._host.profile,
+            snapshot=self._snapshots.snapshot,
+            telemetry=self._measuring.telemetry,
+            history=self._hub.history,
+            flight=lambda: self._host.flight,
+            requests=lambda: self._measuring.lately,
+            stalled=self._stalled,
+        )
         self._quit: asyncio.Event | None = None
+        self._complained = False
 
     def _make_admission(self, rules: Callable[[], Profile]) -> Admission:
-        return Admission(rules, self._stores.budgets, lambda: self._hub.usd_per_token(rules().cost.usd_per_hour))
+        measuring = self._measuring
+        return Admission(rules, self._stores.budgets, measuring.usd_per_token, cost_of=measuring.book.cost_of)
+
+    def _facts(self) -> EngineFacts:
+        """What is known of the engine that runs."""
+        host = self._host
+        dtype = host.model.dtype or ""
+        peaks = self._peaks.of(self._sampler.reading().name, dtype, host.rules().peaks, host.engine)
+        return EngineFacts(host.flight, host.work, host.devices, peaks)
+
+    def _stalled(self) -> list[StalledClient]:
+        """Clients that take nothing now."""
+        return [StalledClient(*each) for each in self._streams.stalled(time.monotonic(), STALLED_S)]
 
     def _message_tokens(self, message: Mapping[str, Any]) -> int:
         serving = self._host.serving
@@ -159,8 +216,10 @@ class Session:
             loop.add_signal_handler(number, self._quit.set)
         admin = admin_routes(self._host, self._ports, self._snapshots, self._ring, self._quit.set)
         admin += gateway_routes(self._host, self._view)
+        admin += measure_routes(self._measuring, self._gatherer)
         private = make_app(self, extra_routes=admin, trusted=True)
         self._sampler.start()
+        self._measuring.start()
         feed = asyncio.create_task(self._feed_hub(), name="feed-hub")
         alive = asyncio.create_task(self._keep_streams_alive(), name="keep-alive")
         usage = asyncio.create_task(self._keep_usage(), name="keep-usage")
@@ -183,8 +242,11 @@ class Session:
             with suppress(Exception):
                 await self._ports.close()
             await asyncio.to_thread(self._keys.close)
+            self._measuring.tick()
             await self._host.stop()
+            self._measuring.finish()
             await self._host.gate.stop()
+            await asyncio.to_thread(self._measuring.close)
             await self._stores.close()
 
     async def _until_quit(self, supervisor: ScreenSupervisor | None) -> int:
@@ -237,18 +299,17 @@ class Session:
                 await self._stores.sweep()
 
     async def _feed_hub(self) -> None:
-        """Hand the hub what isn't pushed to it: the scheduler's steps and the device's utilization."""
-        reader, seen = None, 0
+        """Hand over what isn't pushed: the scheduler's steps, the devices' readings, who waits, who doesn't read."""
         while True:
             await asyncio.sleep(FEED_INTERVAL_S)
-            self._hub.utilization(self._sampler.reading().utilization.value)
             self._streams.cut_stalled(time.monotonic(), self._host.rules().gateway.clients.stall_s)
             self._hub.queued(self._host.gate.waiting)
             state = self._host.state
             self._host.gate.observe(state.reason if state.name in ("recovering", "failed") else None)
-            if self._host.flight is not reader:
-                reader, seen = self._host.flight, 0
-            if reader is not None:
-                for step in reader.read_steps(seen).rows:
-                    self._hub.steps(int(step["prefill"]), int(step["decode"]), float(step["time"]))
-                    seen = int(step["number"])
+            try:
+                self._measuring.tick()
+            except Exception:
+                # What is only shown must not end what is served; once says enough.
+                if not self._complained:
+                    log.exception("The figures of this moment are lost.")
+                self._complained = True

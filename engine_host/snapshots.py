@@ -1,13 +1,12 @@
 """Puts one immutable picture of everything together, for a screen to pull."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from engine_host.api.types import Cost, Figures, HistoryPoint, KvCache, Snapshot
 from engine_host.gateway.view import GatewayView
 from engine_host.host import EngineHost
 from engine_host.ports import Ports
-from engine_host.telemetry.cost import cost
 from engine_host.telemetry.device import DeviceSampler
 from engine_host.telemetry.hub import TelemetryHub
 from engine_host.telemetry.timeline import HISTORY_S
@@ -20,8 +19,15 @@ class SnapshotSource:
     """Builds snapshots from the host's parts, at most ten a second."""
 
     def __init__(
-        self, host: EngineHost, ports: Ports, hub: TelemetryHub, sampler: DeviceSampler, gateway: GatewayView
+        self,
+        host: EngineHost,
+        ports: Ports,
+        hub: TelemetryHub,
+        sampler: DeviceSampler,
+        gateway: GatewayView,
+        cost: Callable[[], Cost],
     ) -> None:
+        self._cost = cost
         self._gateway = gateway
         self._host = host
         self._ports = ports
@@ -54,15 +60,8 @@ class SnapshotSource:
             ttft_p50=latency.ttft.p50 if latency.ttft is not None else None,
             ttl_p50=latency.ttl.p50 if latency.ttl is not None else None,
             decode_tps=produced.tokens / produced.seconds if produced.seconds else None,
-            usd_per_million_output=self.cost().usd_per_million_output,
+            usd_per_million_output=self._cost().usd_per_million_output,
         )
-
-    def cost(self) -> Cost:
-        """What running costs now."""
-        profile = self._host.profile
-        price = profile.cost.usd_per_hour if profile is not None else None
-        source = f"profile {self._host.profile_name}" if price is not None else "no price set"
-        return cost(price, source, *self._hub.produced())
 
     def _build(self, now: float) -> Snapshot:
         host, hub = self._host, self._hub
@@ -80,7 +79,7 @@ class SnapshotSource:
             latency=hub.latency(),
             load=load,
             device=self._sampler.reading(),
-            cost=self.cost(),
+            cost=self._cost(),
             requests=self._gateway.rows(hub.requests(pages)),
             flight=host.flight_files(),
             swap=host.swap,

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from vllm.exceptions import RetryableRequestError
@@ -16,6 +17,7 @@ from vllm.outputs import PoolingRequestOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from engine_host.books import RequestBook
 from engine_host.engine.carry import Carried
 from engine_host.engine.quarantine import Quarantine
 from engine_host.engine.refused import RefusedError
@@ -46,12 +48,16 @@ class PoisonRequestError(Exception):
     """A request that an engine does not survive."""
 
 
+_OWN = (PoisonRequestError, RetryableRequestError)
+"""Errors whose sentences are ours."""
+
+
 class Gateway:
     """One engine at a time, with each request let in by `admission` and reported to the telemetry hub.
 
     It takes the place of vLLM's `EngineClient` by having its attributes: what isn't defined here is the engine's own.
     `clock` is `time.monotonic`, the clock of EngineCore's timestamps. `when_dead` is called whenever a request finds
-    that the engine has died; `capacity` is what the engine holds.
+    that the engine has died; `capacity` is what the engine holds; `book` is told of every end.
     """
 
     def __init__(
@@ -59,12 +65,14 @@ class Gateway:
         hub: TelemetryHub,
         admission: Admission,
         capacity: Callable[[], Capacity | None],
+        book: RequestBook,
         clock: Callable[[], float] = time.monotonic,
         when_dead: Callable[[], None] = lambda: None,
     ) -> None:
         self._hub = hub
         self._admission = admission
         self._capacity = capacity
+        self._book = book
         self._clock = clock
         self._when_dead = when_dead
         self._engine: Any = None
@@ -220,13 +228,20 @@ class Gateway:
             )
         except Refusal as refusal:
             raise self._refused(refusal) from None
-        request_id = ticket.request_id
+        request_id, ticket.profile = ticket.request_id, self._book.profile
+        if context is not None:
+            ticket.client_id, ticket.path, ticket.traceparent = context.request_id, context.path, context.traceparent
+        keeps_text = self._admission.keeps_text()
+        if keeps_text:
+            ticket.prompt_text, ticket.reply_text = self._text_of(prompt), []
         self._hub.arrived(
             request_id,
             prompt_tokens=ticket.prompt_tokens,
             max_tokens=sampling_params.max_tokens,
             at=arrived,
             tier=ticket.tier,
+            key=ticket.caller.key_id,
+            profile=ticket.profile,
         )
         only_final = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
         if only_final:
@@ -235,7 +250,7 @@ class Gateway:
         cumulative = sampling_params.output_kind == RequestOutputKind.CUMULATIVE
         whole: RequestOutput | None = None
         seen: dict[int, int] = {}
-        reason = "abort"
+        reason, said = "abort", None
         carried = Carried(request_id, prompt, sampling_params, options, ticket)
         self._carried[ticket] = carried
         outputs = self._outputs(carried)
@@ -247,12 +262,17 @@ class Gateway:
                 now = self._clock()
                 if ticket.first_token is None:
                     ticket.scheduled = getattr(output.metrics, "scheduled_ts", None) or None
+                    ticket.computed = getattr(output.metrics, "first_token_ts", None) or None
                 for part in output.outputs:
                     count = len(part.token_ids)
                     if cumulative:
                         count, seen[part.index] = count - seen.get(part.index, 0), count
+                    if count and ticket.first_token is None and context is not None and not only_final:
+                        context.when_written.append(partial(self._hub.delivered, request_id))
                     self._hub.tokens(request_id, count, now, output.num_cached_tokens, part.index)
                     self._admission.produced(ticket, count, now)
+                    if ticket.reply_text is not None and not cumulative:
+                        ticket.reply_text.append(part.text)
                 if output.finished:
                     reason = next((part.finish_reason for part in output.outputs if part.finish_reason), "stop")
                 if not only_final:
@@ -265,10 +285,11 @@ class Gateway:
                 whole.outputs.sort(key=lambda part: part.index)
                 yield whole
         except Refusal as refusal:
-            ticket.refusal = refusal
+            ticket.refusal, said = refusal, str(refusal)
             raise self._refused(refusal) from None
-        except Exception:
-            reason = "error"
+        except Exception as error:
+            # What others say may hold a part of the prompt.
+            reason, said = "error", str(error) if isinstance(error, _OWN) else type(error).__name__
             raise
         finally:
             del self._carried[ticket]
@@ -276,7 +297,8 @@ class Gateway:
                 await outputs.aclose()
             finally:
                 self._admission.close(ticket, reason)
-                self._hub.finished(request_id, reason, self._clock())
+                counted = "refused" if ticket.refusal is not None else reason
+                self._book.ended(ticket, reason, self._hub.finished(request_id, counted, self._clock()), said)
 
     async def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[PoolingRequestOutput, None]:
         """Forward an embedding or pooling request; it has no tokens to account for, and is begun again if it must."""
@@ -359,6 +381,14 @@ class Gateway:
         params = params.clone()
         params.max_tokens, params.min_tokens = cap, min(params.min_tokens, cap)
         return params
+
+    def _text_of(self, prompt: Any) -> str | None:
+        """The prompt's text: as it came, or made of its tokens again."""
+        text = prompt.get("prompt") if isinstance(prompt, dict) else None
+        ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else None
+        if text is None and ids is not None and self._latest is not None:
+            text = self._latest.renderer.tokenizer.decode(ids)
+        return text
 
     def _refused(self, refusal: Refusal) -> RefusedError:
         if (context := request_context.get()) is not None:

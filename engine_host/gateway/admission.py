@@ -8,7 +8,7 @@ import itertools
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,8 @@ class Admission:
 
     `profile` reads the running profile, whose rules are in force at once when it changes, and `budgets` its store;
     `usd_per_token` is the estimated price of a token now, `None` if it isn't known; `clock` is `time.monotonic`, and
-    `later` calls back after some seconds of it, by default the running loop's `call_later`.
+    `later` calls back after some seconds of it, by default the running loop's `call_later`. `cost_of` waits until it is
+    known what a request that has ended has cost in USD, `None` where that isn't known; by default at once.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         later: Callable[[float, Callable[[], None]], asyncio.TimerHandle] | None = None,
+        cost_of: Callable[[Ticket], Awaitable[float | None]] | None = None,
     ) -> None:
         self.seats: Seats = NoSeats()
         self.breaker = CircuitBreaker(lambda: profile().gateway.breaker, lambda: profile().tiers, wall)
@@ -71,6 +73,7 @@ class Admission:
         self._usd_per_token = usd_per_token
         self._clock = clock
         self._later = later or (lambda delay, call: asyncio.get_running_loop().call_later(delay, call))
+        self._cost_of = cost_of
         self._queue = AdmissionQueue(lambda: profile().gateway.lanes, lambda: profile().tiers)
         self._places = Places(profile, self._queue)
         self._tickets: dict[str, Ticket] = {}
@@ -296,6 +299,11 @@ class Admission:
         """Its place in vLLM's own queue: its tier's."""
         return self._tier(ticket).priority
 
+    def keeps_text(self) -> bool:
+        """Whether prompts and replies are kept."""
+        ledger = self._profile().ledger
+        return ledger.enabled and ledger.store_text
+
     def longest_reply(self) -> int | None:
         """Most output tokens that a request may have; `None` where the profile sets no cap."""
         return self._profile().gateway.prompts.max_tokens
@@ -448,8 +456,10 @@ class Admission:
             await budgets.release(grant)
             return
         used = ticket.prompt_tokens + ticket.output_tokens
-        price = self._usd_per_token()
-        await budgets.settle(grant, used, used * price if price else 0.0)
+        usd = await self._cost_of(ticket) if self._cost_of is not None else None
+        if usd is None:
+            usd = used * (self._usd_per_token() or 0.0)
+        await budgets.settle(grant, used, usd)
 
     # Figures.
 

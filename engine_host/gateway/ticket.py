@@ -51,6 +51,19 @@ class Ticket:
     finish_reason: str | None = None
     refusal: Refusal | None = None
     """Why it is being ended, once it is."""
+    client_id: str = ""
+    """The `X-Request-Id` of the HTTP request it came in."""
+    path: str = ""
+    """Of the URL it came by."""
+    profile: str = ""
+    """In force when it came."""
+    traceparent: str | None = None
+    """Of its client's trace."""
+    computed: float | None = None
+    """When the engine had its first token, before it was handed over."""
+    prompt_text: str | None = None
+    reply_text: list[str] | None = None
+    """Kept only where the profile says so."""
     turn: asyncio.Future[None] | None = None
     """Done when it may go into the engine."""
 

@@ -17,7 +17,8 @@ from profiles.schema import Profile
 
 
 class GatewayView:
-    """Reads the gateway's parts; changes nothing. `clock` is the admission's."""
+    """Reads the gateway's parts; changes nothing. `cost_so_far` tells what a live request is charged by now, in USD;
+    `clock` is the admission's."""
 
     def __init__(
         self,
@@ -26,6 +27,7 @@ class GatewayView:
         stores: Stores,
         keys: KeyStore,
         rules: Callable[[], Profile],
+        cost_so_far: Callable[[str], float | None],
         clock: Callable[[], float],
     ) -> None:
         self._admission = admission
@@ -33,6 +35,7 @@ class GatewayView:
         self._stores = stores
         self._keys = keys
         self._rules = rules
+        self._cost_so_far = cost_so_far
         self._clock = clock
         self._tier_usage: dict[str, tuple[UsageLine, ...]] = {}
 
@@ -43,9 +46,8 @@ class GatewayView:
         return msgspec.structs.replace(status, tiers=tuple(tiers))
 
     def rows(self, rows: tuple[RequestRow, ...]) -> tuple[RequestRow, ...]:
-        """Live requests with what the gateway knows of them; their cost is estimated."""
-        price = self._hub.usd_per_token(self._rules().cost.usd_per_hour)
-        return tuple(self._row(row, price) for row in rows)
+        """Live requests with what the gateway knows of them, and what they are charged so far."""
+        return tuple(self._row(row) for row in rows)
 
     def waterfall(self, request_id: str, flight: FlightReader | None) -> Waterfall | None:
         """Where a request's time went; `None` where there is none of that id, or not any more."""
@@ -67,7 +69,7 @@ class GatewayView:
             name: await budgets.usage(tier_account(name, tier)) for name, tier in self._rules().tiers.items()
         }
 
-    def _row(self, row: RequestRow, price: float | None) -> RequestRow:
+    def _row(self, row: RequestRow) -> RequestRow:
         ticket = self._admission.ticket(row.id)
         if ticket is None:
             return row
@@ -77,7 +79,6 @@ class GatewayView:
             state = "held"
         elif ticket.admitted is None:
             state = "queued"
-        computed = row.prompt_tokens - (row.cached_tokens or 0) if row.ttft_s is not None else 0
         return msgspec.structs.replace(
             row,
             state=state,
@@ -85,7 +86,7 @@ class GatewayView:
             key=ticket.caller.name,
             lane=ticket.lane,
             waited_s=ticket.waited + waiting,
-            cost_usd=(computed + row.output_tokens) * price if price is not None else None,
+            cost_usd=self._cost_so_far(row.id),
         )
 
 

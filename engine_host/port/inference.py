@@ -43,7 +43,15 @@ class Inference:
         tier = tier_of(request[CALLER], rules)
         _cut_off_after(request, rules.gateway.clients.stall_s)
         body = await read_body(request, rules.gateway.clients)
-        context = RequestContext(request[ID], time.monotonic(), request.path, began, request[CALLER], tier)
+        context = RequestContext(
+            request[ID],
+            time.monotonic(),
+            request.path,
+            began,
+            request[CALLER],
+            tier,
+            traceparent=request.headers.get("traceparent"),
+        )
         request_context.set(context)
         if request.method != "POST":
             return await serve_asgi(serving.asgi, request, body, HIDDEN_HEADERS, {REQUEST_ID: context.request_id})
@@ -93,7 +101,7 @@ class Inference:
             if isinstance(reply, JsonReply):
                 conversation.whole(reply)
                 return from_json_reply(reply, headers)
-            return await send_stream(request, reply, headers, self._host.streams, conversation.tap)
+            return await send_stream(request, reply, headers, self._host.streams, context, conversation.tap)
         finally:
             await conversation.end()
 

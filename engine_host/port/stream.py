@@ -5,6 +5,7 @@ import fcntl
 import logging
 import struct
 import termios
+import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
 from engine_host.port.backend import StreamReply
+from engine_host.port.context import RequestContext
 
 log = logging.getLogger(__name__)
 
@@ -27,19 +29,24 @@ HIGH_WATER_BYTES = 64 * 1024
 
 
 class SocketOutlet:
-    """The outlet onto one response. `tap` is shown everything that is sent.
+    """The outlet onto one response to the request of `context`. `tap` is shown everything that is sent.
 
     It frames chunks itself and writes to the transport without awaiting: the writer of aiohttp is a coroutine, and one
     more await a token is a third of what a token costs.
     """
 
     def __init__(
-        self, request: web.Request, writer: AbstractStreamWriter, tap: Callable[[bytes], None] | None = None
+        self,
+        request: web.Request,
+        writer: AbstractStreamWriter,
+        context: RequestContext,
+        tap: Callable[[bytes], None] | None = None,
     ) -> None:
         if request.transport is None:
             raise ConnectionResetError("the client has left")
         self._transport = request.transport
         self._writer = writer
+        self._context = context
         self._tap = tap
         self._framed = request.version >= HttpVersion11
         self._ready: list[bytes] = []
@@ -69,6 +76,13 @@ class SocketOutlet:
                 data = b"%x\r\n%b\r\n" % (len(data), data)
             self._written += len(data)
             self._transport.write(data)
+            if self._context.when_written:
+                self._context.written(time.monotonic())
+
+    @property
+    def request_id(self) -> str:
+        """Of the request that is answered."""
+        return self._context.request_id
 
     def stalled_s(self, now: float) -> float:
         """Seconds for which the client has taken nothing though something was there for it; 0 while it reads."""
@@ -129,6 +143,11 @@ class OpenStreams:
                 log.warning("a client that has read nothing for %.0f s is cut off", stall_s)
                 outlet.cut()
 
+    def stalled(self, now: float, after_s: float) -> list[tuple[str, float]]:
+        """The requests whose clients have taken nothing for longer than this, and the seconds it is."""
+        waits = [(outlet.request_id, outlet.stalled_s(now)) for outlet in self._outlets]
+        return [each for each in waits if each[1] > after_s]
+
     @contextmanager
     def holding(self, outlet: SocketOutlet) -> Iterator[None]:
         """Count a stream as open."""
@@ -153,6 +172,7 @@ async def send_stream(
     reply: StreamReply,
     headers: dict[str, str],
     streams: OpenStreams,
+    context: RequestContext,
     tap: Callable[[bytes], None] | None = None,
 ) -> web.StreamResponse:
     """Send a stream to its end. The request is aborted in the engine if the client leaves before."""
@@ -160,7 +180,7 @@ async def send_stream(
     try:
         writer = await response.prepare(request)
         assert writer is not None
-        outlet = SocketOutlet(request, writer, tap)
+        outlet = SocketOutlet(request, writer, context, tap)
         with streams.holding(outlet):
             await FlushOnWait(reply.deliver(outlet), outlet.flush)
         await response.write_eof(outlet.take())

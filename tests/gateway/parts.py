@@ -1,13 +1,17 @@
 """An admission with rules that a test sets, budgets that are not asked, and an engine that is a number."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from engine_host.books import RequestBook, Served
 from engine_host.gateway.admission import Admission
 from engine_host.gateway.budgets import Account, Grant
 from engine_host.gateway.caller import Caller
 from engine_host.gateway.seats import Capacity
 from engine_host.gateway.ticket import Ticket
+from engine_host.telemetry.hub import TelemetryHub
+from engine_host.telemetry.meter import CostMeter
 from profiles.schema import Profile
 
 
@@ -44,6 +48,11 @@ def open_admission(rules: Profile | None = None, **options: Any) -> Admission:
     rules = rules or profile(gateway={"lanes": {"short_window_ms": 0.0, "throughput_window_ms": 0.0}})
     budgets = NoBudgets()
     return Admission(lambda: rules, lambda: budgets, **options)
+
+
+def book(hub: TelemetryHub) -> RequestBook:
+    """Books that nobody closes."""
+    return RequestBook(CostMeter(0.0, 0.0), hub, lambda: Served("model", "profile"), time.monotonic, time.time)
 
 
 def no_limit() -> Capacity:

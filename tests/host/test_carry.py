@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_host.telemetry.hub import TelemetryHub
-from tests.gateway.parts import no_limit, open_admission
+from tests.gateway.parts import book, no_limit, open_admission
 from tests.host.scripted_engine import ScriptedEngine
 from tests.support import small_model
 
@@ -50,7 +50,7 @@ class Run:
             for number, last in enumerate([*lasts, None])
         ]
         self.hub = TelemetryHub()
-        self.gateway = Gateway(self.hub, open_admission(), no_limit)
+        self.gateway = Gateway(self.hub, open_admission(), no_limit, book(self.hub))
         self.wanted = wanted
         self.outputs: list[Any] = []
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engine_host.telemetry.hub import TelemetryHub
-from tests.gateway.parts import no_limit, open_admission
+from tests.gateway.parts import book, no_limit, open_admission
 from tests.support import small_model
 
 
@@ -47,7 +47,7 @@ def words(*texts: str) -> Any:
 def behind(engine: Any, hub: TelemetryHub, *clock: Any) -> Any:
     from engine_host.engine.gateway import Gateway
 
-    gateway = Gateway(hub, open_admission(), no_limit, *clock)
+    gateway = Gateway(hub, open_admission(), no_limit, book(hub), *clock)
     gateway.attach(engine)
     return gateway
 

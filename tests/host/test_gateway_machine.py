@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine_host.gateway.seats import Capacity
 from engine_host.port.context import RequestContext, request_context
 from engine_host.telemetry.hub import TelemetryHub
-from tests.gateway.parts import open_admission
+from tests.gateway.parts import book, open_admission
 from tests.host.scripted_engine import _output
 
 LONG = 12
@@ -79,7 +79,7 @@ class Gateways(RuleBasedStateMachine):
         self.admission = open_admission()
         self.pauses = gateway.CUT_RETRY_S, gateway.SUBMIT_FIRST_S
         gateway.CUT_RETRY_S = gateway.SUBMIT_FIRST_S = 0.0
-        self.gateway = gateway.Gateway(self.hub, self.admission, lambda: Capacity(SLOTS))
+        self.gateway = gateway.Gateway(self.hub, self.admission, lambda: Capacity(SLOTS), book(self.hub))
         self.got: dict[int, list[int]] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.fragile: set[int] = set()

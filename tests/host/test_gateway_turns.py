@@ -11,7 +11,7 @@ from engine_host.gateway.caller import Caller
 from engine_host.gateway.seats import Capacity
 from engine_host.port.context import RequestContext, request_context
 from engine_host.telemetry.hub import TelemetryHub
-from tests.gateway.parts import open_admission
+from tests.gateway.parts import book, open_admission
 from tests.host.test_gateway_machine import LONG, SteppedEngine
 
 
@@ -22,7 +22,7 @@ class Scene:
         from engine_host.engine.gateway import Gateway
 
         self.admission: Admission = open_admission()
-        self.gateway = Gateway(TelemetryHub(), self.admission, lambda: Capacity(slots))
+        self.gateway = Gateway(hub := TelemetryHub(), self.admission, lambda: Capacity(slots), book(hub))
         self.engine = SteppedEngine()
         self.gateway.attach(self.engine)
         self.got: list[list[int]] = []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine_host.telemetry.hub import TelemetryHub
-from tests.gateway.parts import no_limit, open_admission, opened
+from tests.gateway.parts import book, no_limit, open_admission, opened
 from tests.host.scripted_engine import ScriptedEngine
 from tests.host.test_carry import params, tokenizer
 
@@ -65,7 +65,7 @@ async def serve(tokenizer: Any, names: list[str], poison: str | None, fatal: int
             made.append(Engine(tokenizer, poison, fatal))
             asyncio.get_running_loop().call_soon(gateway.attach, made[-1])
 
-    gateway = Gateway(TelemetryHub(), open_admission(), no_limit, when_dead=next_engine)
+    gateway = Gateway(hub := TelemetryHub(), open_admission(), no_limit, book(hub), when_dead=next_engine)
 
     async def one(name: str) -> int:
         wanted = params(max_tokens=len(REPLY), detokenize=False)

@@ -6,6 +6,7 @@ from typing import Any
 from aiohttp import HttpVersion11
 
 from engine_host.engine.stub import Delta
+from engine_host.port.context import RequestContext
 from engine_host.port.stream import HIGH_WATER_BYTES, FlushOnWait, SocketOutlet
 
 from .conftest import Gate, Port
@@ -38,7 +39,7 @@ class FakeRequest:
 def outlet() -> tuple[Any, FakeTransport]:
     request: Any = FakeRequest()
     writer: Any = None
-    return SocketOutlet(request, writer), request.transport
+    return SocketOutlet(request, writer, RequestContext("r", 0.0, "/")), request.transport
 
 
 async def test_what_is_ready_at_one_wake_up_goes_out_in_one_write() -> None:

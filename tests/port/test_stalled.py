@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from engine_host.port.backend import Outlet
+from engine_host.port.context import RequestContext
 from engine_host.port.stream import OpenStreams, SocketOutlet, send_stream
 
 STALL_S = 30.0
@@ -62,7 +63,7 @@ async def scene() -> AsyncGenerator[Scene, None]:
     streams, reply = OpenStreams(), Reply()
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        return await send_stream(request, reply, {}, streams)
+        return await send_stream(request, reply, {}, streams, RequestContext("r", 0.0, "/"))
 
     app = web.Application()
     app.router.add_get("/", handler)
