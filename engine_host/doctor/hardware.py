@@ -37,7 +37,7 @@ def throttle_power(record: Record) -> Finding | None:
         if held is None or (clock is not None and clock >= CLOCK):
             continue
         limit = _value(device, "power_limit")
-        evidence = [f"{_name(device)}: {held}."]
+        evidence = [held]
         if device.power.value is not None:
             of = f" of {limit:.0f} W" if limit is not None else ""
             evidence.append(f"It draws {device.power.value:.0f} W{of}.")
@@ -60,7 +60,7 @@ def throttle_heat(record: Record) -> Finding | None:
         held = _held_down(device, _HEAT)
         if held is None:
             continue
-        evidence = [f"{_name(device)}: {held}."]
+        evidence = [held]
         if device.temperature.value is not None:
             evidence.append(f"It is at {device.temperature.value:.0f} °C.")
         evidence += _clock_sentence(device)
@@ -168,7 +168,7 @@ def _held_down(device: Device, reasons: tuple[str, ...]) -> str | None:
     if reading is None or reading.stale or reading.value is None:
         return None
     found = any(each.strip().lower().startswith(reasons) for each in reading.text.split(","))
-    return f"{reading.label}: {reading.text}" if found else None
+    return f"{_name(device)}, {reading.label}: {reading.text}." if found else None
 
 
 def _clock(device: Device) -> float | None:

@@ -24,6 +24,13 @@ LONG_STALL_S = 1.0
 ONE_PROMPT = 0.5
 """Share of a step's prompt tokens of one request from which it is that prompt which makes the step long."""
 
+LONG_TOKENS = 64
+"""Prompt tokens of one request in a step from which its prompt is long: four of the smallest chunks suggested here."""
+
+EXPLAINED = 0.5
+"""Share of a step's time that its tokens must account for, at the usual time a token: what is beyond is a hiccup of the
+machine, as other processes make them."""
+
 FULL = 0.9
 """Share of the token budget from which a step counts as full."""
 
@@ -47,11 +54,12 @@ def long_prompt_stall(record: Record) -> Finding | None:
     """One long prompt holds up the tokens of all others."""
     steps = recent(record)
     median, target = steps.decode_median(STEPS), ttl_target(record)
-    if median is None:
+    if median is None or not steps.mixed.any():
         return None
     limit = target[0] if target is not None else STALL_S
     slow = steps.mixed & (steps.seconds >= STALL_FACTOR * median) & (steps.seconds > limit)
     slow &= steps.rows["prefill"] > steps.rows["decode"]
+    slow &= median + _prompt_token(steps, median) * steps.rows["prefill"] >= EXPLAINED * steps.seconds
     by_time = sorted(np.flatnonzero(slow).tolist(), key=lambda each: -steps.seconds[each])
     index = next((each for each in by_time if _one_prompt(steps, each)), None)
     found = steps.longest_prompt(index) if index is not None else None
@@ -212,7 +220,13 @@ def ttl_target(record: Record) -> tuple[float, str] | None:
 
 def _one_prompt(steps: Recent, index: int) -> bool:
     found = steps.longest_prompt(index)
-    return found is not None and found[1] >= ONE_PROMPT * int(steps.rows["prefill"][index])
+    return found is not None and found[1] >= max(ONE_PROMPT * int(steps.rows["prefill"][index]), LONG_TOKENS)
+
+
+def _prompt_token(steps: Recent, base: float) -> float:
+    """Seconds that a prompt token adds to a step of `base` seconds, over all steps with prompts."""
+    some = steps.rows["prefill"] > 0
+    return float(np.maximum(steps.seconds[some] - base, 0.0).sum()) / float(steps.rows["prefill"][some].sum())
 
 
 def _tokens_in(time: float, cost: float) -> int:

@@ -1,0 +1,317 @@
+"""Each rule about steps, pages, requests: what it says of its trace, and that it is silent just below its threshold."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from engine_host.api.figures import LedgerStatus
+from engine_host.api.types import EngineState, HistoryPoint
+from engine_host.doctor.record import Record, StalledClient
+from engine_host.doctor.rules import RULES, diagnose
+from engine_host.doctor.steps import recent
+from tests.console.stub_figures import TELEMETRY
+from tests.doctor.recorded import found, on_gpu, trace, with_knobs, with_snapshot
+
+
+def test_nothing_is_wrong_with_a_healthy_engine() -> None:
+    assert diagnose(trace("healthy")) == []
+
+
+def test_an_engine_that_has_done_nothing_is_healthy_too() -> None:
+    idle = trace("healthy")
+    assert diagnose(replace(idle, steps=idle.steps[:0], shares=idle.shares[:0], past=[], requests=[])) == []
+
+
+def test_a_long_prompt_that_stalls_decoding_is_named_with_its_step() -> None:
+    record = trace("long-prompts")
+    finding = found(record)["long-prompt-stall"]
+    assert (finding.severity, finding.step) == ("problem", 187)
+    assert "Step 187 took 1.48 s, 19.2 times the 77.2 ms" in finding.evidence[0]
+    assert f"1,021 of them for request {finding.request} (prompt of 1,100 tokens)" in finding.evidence[1]
+    assert "3 requests waited" in finding.evidence[1]
+    assert "scheduler.long_prefill_threshold = 80 (now no limit)" in finding.remedy
+    # The moment is that of the step, for the step ring.
+    (began,) = record.steps["time"][record.steps["number"] == 187]
+    assert finding.time == began + record.offset
+
+
+def test_a_stall_below_the_target_is_none() -> None:
+    record = trace("long-prompts")
+    longest = float(recent(record).seconds.max())
+    assert "long-prompt-stall" in found(with_knobs(record, targets__ttl_ms=longest * 999))
+    assert "long-prompt-stall" not in found(with_knobs(record, targets__ttl_ms=longest * 1001))
+
+
+def test_a_step_is_long_only_beside_others() -> None:
+    record = trace("long-prompts")
+    median = recent(record).decode_median(1)
+    assert median is not None
+    for factor, told in ((3.9, False), (4.2, True)):
+        steps = record.steps.copy()
+        steps["execute"][steps["prefill"] > 1000] = factor * median
+        assert ("long-prompt-stall" in found(replace(record, steps=steps))) == told
+
+
+def test_a_short_prompt_is_not_blamed_for_a_hiccup_of_the_machine() -> None:
+    # In this trace steps 106 and others took six times the median, with 12 prompt tokens in them.
+    steps = recent(trace("healthy"))
+    (index,) = np.flatnonzero(steps.rows["number"] == 106)
+    assert steps.seconds[index] > 0.4
+    assert "long-prompt-stall" not in found(trace("healthy"))
+
+
+def test_a_long_prompt_that_is_chunked_already_is_answered_by_the_budget() -> None:
+    finding = found(with_knobs(trace("long-prompts"), scheduler__long_prefill_threshold=64))["long-prompt-stall"]
+    assert "scheduler.token_budget = 83 (now 1,024)" in finding.remedy
+
+
+def test_a_budget_too_large_for_the_target_is_answered_by_the_one_that_fits() -> None:
+    finding = found(trace("long-prompts"))["token-budget"]
+    assert finding.severity == "problem"
+    assert finding.step == 187
+    assert "The target is 200 ms a token (targets.ttl_ms); the 3 full steps" in finding.evidence[0]
+    assert "1,024 tokens a step; a prompt token took 1.32 ms" in finding.evidence[1]
+    # (200 ms - 77.2 ms) / 1.32 ms, in sixteens, and the three that decode.
+    assert finding.remedy == "Set scheduler.token_budget = 83 (now 1024)."
+
+
+def test_a_budget_whose_full_steps_meet_the_target_is_right() -> None:
+    record = trace("long-prompts")
+    steps = recent(record)
+    full = float(np.median(steps.seconds[steps.mixed & (steps.rows["prefill"] > 1000)]))
+    assert "token-budget" in found(with_knobs(record, targets__ttl_ms=full * 999))
+    assert "token-budget" not in found(with_knobs(record, targets__ttl_ms=full * 1001))
+    assert "token-budget" not in found(with_knobs(record, targets__ttl_ms=None))
+
+
+def test_a_target_that_decoding_alone_misses_is_no_matter_of_the_budget() -> None:
+    finding = found(with_knobs(trace("long-prompts"), targets__ttl_ms=50))["token-budget"]
+    assert finding.remedy.startswith("No budget meets this target: lower scheduler.max_active (now 16)")
+
+
+def test_the_strictest_target_of_a_tier_in_use_counts() -> None:
+    record = trace("long-prompts")
+    tiers = {"standard": {"ttl_target_ms": 150}, "premium": {"ttl_target_ms": 20}}
+    profile = type(record.profile).model_validate({**record.profile.model_dump(exclude={"tiers"}), "tiers": tiers})
+    finding = found(replace(record, profile=profile))["token-budget"]
+    assert "150 ms a token (tiers.standard.ttl_target_ms)" in finding.evidence[0]
+
+
+def test_a_full_pool_that_preempts_is_answered_by_what_it_holds() -> None:
+    record = trace("preempting")
+    finding = found(record)["kv-preempting"]
+    assert (finding.severity, finding.step) == ("problem", 403)
+    assert finding.evidence[0] == "4 preemptions in the last minute; step 403 made 1 of them."
+    assert "64 of 65 pages" in finding.evidence[1]
+    assert finding.evidence[2] == "771 tokens were computed again: 20 % of all."
+    assert finding.request is not None
+    assert finding.request in finding.evidence[3]
+    assert "scheduler.max_active = 5" in finding.remedy
+    assert "engine.kv_cache_memory (now 47 MiB)" in finding.remedy
+
+
+def test_one_or_two_preemptions_are_the_edge_of_a_well_used_pool() -> None:
+    record = trace("preempting")
+    few = record.steps.copy()
+    few["preempted"][np.flatnonzero(few["preempted"])[2:]] = 0
+    assert found(replace(record, steps=few)) == {}
+    # What was a minute ago is not held against it.
+    assert found(replace(record, time=record.time + 120)) == {}
+
+
+def test_prompts_shorter_than_a_page_are_answered_by_smaller_pages() -> None:
+    finding = found(trace("short-prompts"))["prefix-block"]
+    assert "0 % were found" in finding.evidence[0]
+    assert "100 % of the last 24 prompts have no more than that (median 40 tokens)" in finding.evidence[1]
+    assert "engine.block_size = 32 (now 128)" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"hit_ratio": 0.009}, True),
+        ({"hit_ratio": 0.01}, False),
+        ({"hit_ratio": None}, False),
+        ({"page_tokens": 32}, False),
+    ],
+)
+def test_a_cache_that_finds_something_or_can_not_be_helped_is_left_alone(changes: dict[str, Any], told: bool) -> None:
+    record = trace("short-prompts")
+    assert record.snapshot.kv is not None
+    record = with_snapshot(record, kv=msgspec.structs.replace(record.snapshot.kv, **changes))
+    assert ("prefix-block" in found(record)) == told
+
+
+def test_long_prompts_with_a_common_beginning_shorter_than_a_page() -> None:
+    record = trace("short-prompts")
+    longer = [msgspec.structs.replace(each, prompt_tokens=500) for each in record.requests]
+    assert found(replace(record, requests=longer)) == {}
+    finding = found(replace(record, requests=longer, shared_prefix=100))["prefix-block"]
+    assert "about 100 tokens that others begin with too (est.)" in finding.evidence[2]
+    assert found(replace(record, requests=longer, shared_prefix=128)) == {}
+
+
+def test_a_cache_that_is_off_matters_where_prompts_take_the_time() -> None:
+    off = with_knobs(trace("healthy"), engine__enable_prefix_caching=False)
+    for share, told in ((0.29, False), (0.31, True)):
+        steps = msgspec.structs.replace(TELEMETRY.steps, prefill_share=share)
+        record = replace(off, telemetry=msgspec.structs.replace(TELEMETRY, steps=steps, devices=()))
+        assert ("prefix-cache-off" in found(record)) == told
+
+
+def test_a_pool_below_one_full_context() -> None:
+    record = trace("healthy")
+    assert record.snapshot.kv is not None
+    longest = record.snapshot.kv.pages * record.snapshot.kv.page_tokens
+    model = msgspec.structs.replace(record.snapshot.model, max_model_len=longest)
+    assert found(with_snapshot(record, model=model)) == {}
+    model = msgspec.structs.replace(model, max_model_len=2 * longest)
+    finding = found(with_snapshot(record, model=model))["context-memory"]
+    assert finding.severity == "problem"
+    assert "0.50 of one such request" in finding.evidence[0]
+    assert f"engine.max_model_len = {longest}" in finding.remedy
+
+
+def test_requests_that_do_not_fit_into_the_context() -> None:
+    record = trace("healthy")
+    refused = msgspec.structs.replace(record.requests[0], finish_reason="refused", prompt_tokens=2000, output_tokens=0)
+    cut = msgspec.structs.replace(record.requests[1], prompt_tokens=1500, output_tokens=36)
+    just = msgspec.structs.replace(cut, output_tokens=35)
+    finding = found(replace(record, requests=[refused, cut, cut]))["context-length"]
+    assert "1 had prompts of more than the 1,536 tokens of the context, and 2 ended because" in finding.evidence[0]
+    assert "engine.max_model_len = 3072" in finding.remedy
+    assert found(replace(record, requests=[refused, cut, just])) == {}
+
+
+def test_a_queue_that_grows_is_answered_by_more_room() -> None:
+    finding = found(trace("queue"))["queue-growing"]
+    assert finding.severity == "problem"
+    assert finding.evidence[0] == "The queue grew from 1 to 42 requests in 24 s: 1.7 a second."
+    assert "0.38 requests a second are let in and 2.1 come" in finding.evidence[1]
+    assert "scheduler.max_active = 2 (now 1); the engine has room for 2" in finding.remedy
+
+
+def waiting(record: Record, lengths: list[int]) -> Record:
+    """The same with other lengths of the queue, a second each."""
+    began, point = record.time - len(lengths), record.past[0]
+    points: list[HistoryPoint] = [
+        msgspec.structs.replace(point, time=began + second, waiting=length) for second, length in enumerate(lengths)
+    ]
+    return replace(record, past=points)
+
+
+def test_a_queue_that_grows_slowly_or_drains_again_is_no_trouble() -> None:
+    record = trace("queue")
+    assert "queue-growing" in found(waiting(record, [each // 5 for each in range(30)]))
+    assert found(waiting(record, [each // 7 for each in range(30)])) == {}
+    assert found(waiting(record, [*range(0, 40, 2), *range(40, 0, -4)])) == {}
+    assert found(waiting(record, [30] * 30)) == {}
+    assert found(waiting(record, list(range(14)))) == {}
+
+
+def test_a_queue_before_a_full_pool_is_answered_by_memory() -> None:
+    record = trace("queue")
+    assert record.snapshot.kv is not None
+    kv = msgspec.structs.replace(record.snapshot.kv, used=record.snapshot.kv.pages - 1)
+    assert found(with_snapshot(record, kv=kv))["queue-growing"].remedy.startswith(
+        "The KV pool is full (64 of 65 pages)"
+    )
+
+
+def test_a_starved_host_is_told_by_the_time_between_steps() -> None:
+    finding = found(trace("host-starved"))["host-starved"]
+    assert (finding.severity, finding.step) == ("problem", 10)
+    assert "50 % of the time of the last 60 steps" in finding.evidence[0]
+    assert finding.evidence[1] == "The load is 7.5 on 2 cores (1 min)."
+    assert "OMP_NUM_THREADS=1" in finding.remedy
+
+
+def test_less_than_a_fifth_between_steps_is_none_and_time_without_requests_does_not_count() -> None:
+    record = trace("host-starved")
+    gaps, took = float(recent(record).gaps.sum()), float(recent(record).seconds.sum())
+    for share, told in ((0.19, False), (0.21, True)):
+        steps = record.steps.copy()
+        # Longer steps, moved apart by as much.
+        longer = gaps * (1 / share - 1) / took
+        more = (longer - 1) * recent(record).seconds
+        steps["execute"] += more
+        steps["time"] += np.concatenate(([0], np.cumsum(more)[:-1]))
+        assert ("host-starved" in found(replace(record, steps=steps))) == told
+    nobody = record.steps.copy()
+    nobody["running"] = nobody["waiting"] = 0
+    assert found(replace(record, steps=nobody)) == {}
+
+
+def test_a_client_that_does_not_read() -> None:
+    record = trace("healthy")
+    assert found(replace(record, stalled=[StalledClient("r1", 4.9)])) == {}
+    finding = found(replace(record, stalled=[StalledClient("r1", 5.1), StalledClient("r2", 12.0)]))["client-stalled"]
+    assert finding.request == "r2"
+    assert finding.time == record.time - 12
+    assert finding.evidence[0] == "The client of request r2 has taken nothing for 12 s."
+    assert "gateway.clients.stall_s = 15 (now 30)" in finding.remedy
+
+
+def test_errors_are_told_by_rate() -> None:
+    record = trace("healthy")
+    good = list(record.requests) * 3
+    bad = [msgspec.structs.replace(good[0], id="bad", finish_reason="error", error="The engine died.")] * 3
+    finding = found(replace(record, requests=[*good[:57], *bad]))["request-errors"]
+    assert finding.evidence == ("3 of the last 60 requests did: 5 %.", "3 times: The engine died.")
+    assert finding.request == "bad"
+    assert found(replace(record, requests=[*good[:58], *bad])) == {}
+    assert found(replace(record, requests=bad[:2])) == {}
+
+
+def test_an_engine_that_has_failed_is_told_with_its_hint() -> None:
+    state = EngineState("failed", 5.0, reason="The KV cache does not fit.", hint="Lower max_model_len.")
+    finding = found(with_snapshot(trace("healthy"), state=state))["engine-failed"]
+    assert (finding.severity, finding.evidence) == ("problem", ("The KV cache does not fit.",))
+    assert finding.remedy == "Lower max_model_len."
+
+
+def test_a_ledger_that_is_not_written() -> None:
+    for problem, told in ((None, False), ("The disk is full.", True)):
+        ledger = LedgerStatus("/data/ledger.db", 10, 3, 0, problem)
+        record = replace(trace("healthy"), telemetry=msgspec.structs.replace(TELEMETRY, ledger=ledger, devices=()))
+        assert ("ledger" in found(record)) == told
+
+
+@pytest.mark.parametrize(
+    ("verdict", "eager", "severity"),
+    [
+        ("launch-bound", True, "problem"),
+        ("launch-bound", False, "warning"),
+        ("unknown", True, "warning"),
+        ("unknown", False, None),
+        ("bandwidth-bound", True, None),
+    ],
+)
+def test_decode_that_waits_for_launches(verdict: Any, eager: bool, severity: str | None) -> None:
+    decode = msgspec.structs.replace(TELEMETRY.roofline.decode, verdict=verdict, why="3 % of both peaks.")
+    roofline = msgspec.structs.replace(TELEMETRY.roofline, decode=decode)
+    telemetry = msgspec.structs.replace(TELEMETRY, roofline=roofline, devices=(), ledger=None)
+    cpu = replace(with_knobs(trace("healthy"), engine__enforce_eager=eager), telemetry=telemetry)
+    assert found(cpu) == {}
+    finding = found(on_gpu(cpu)).get("launch-bound")
+    assert (finding.severity if finding is not None else None) == severity
+    if finding is not None:
+        assert ("engine.enforce_eager = false" in finding.remedy) == eager
+        assert f"Decode is {verdict}: 3 % of both peaks." in finding.evidence
+
+
+def test_a_rule_that_fails_hides_no_other() -> None:
+    def broken(_: Record) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    findings = diagnose(trace("long-prompts"), (broken, *RULES))
+    assert [each.rule for each in findings] == ["token-budget", "long-prompt-stall", "broken"]
+    assert findings[-1].evidence == ("ZeroDivisionError: division by zero",)
+
+
+def test_problems_come_before_warnings() -> None:
+    record = replace(trace("queue"), stalled=[StalledClient("r1", 9)])
+    assert [each.rule for each in diagnose(record)] == ["queue-growing", "client-stalled"]
