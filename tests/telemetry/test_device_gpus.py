@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from engine_host.telemetry.nvml_power import throttle_words
+
 MIB = 1 << 20
 NOT_SUPPORTED, NOT_FOUND_IN_DRIVER, LOST = 3, 13, 15
 
@@ -121,21 +123,27 @@ def test_clocks_and_limit(gpu: Any) -> None:
 @pytest.mark.parametrize(
     ("mask", "held", "words"),
     [
-        (0x0, 0, "no"),
-        (0x1, 0, "idle"),
-        (0x2, 0, "set by the application clocks"),
-        (0x4, 1, "power limit reached"),
-        (0x8, 1, "hardware slowdown"),
-        (0x48, 1, "too hot (hardware slowdown)"),
-        (0x24, 1, "power limit reached, too hot (software slowdown)"),
-        (0x88, 1, "power brake from outside"),
-        (0x400, 0, "reason 0x400 of NVML"),
+        (0x0, False, "no"),
+        (0x1, False, "idle"),
+        (0x2, False, "set by the application clocks"),
+        (0x4, True, "power limit reached"),
+        (0x8, True, "hardware slowdown"),
+        (0x48, True, "too hot (hardware slowdown)"),
+        (0x24, True, "power limit reached, too hot (software slowdown)"),
+        (0x88, True, "power brake from outside"),
+        (0x400, False, "reason 0x400 of NVML"),
     ],
 )
-def test_why_clocks_are_low_is_said_in_words(gpu: Any, mask: int, held: int, words: str) -> None:
-    gpu.tell(reasons=mask)
+def test_why_clocks_are_low_is_said_in_words(mask: int, held: bool, words: str) -> None:
+    assert throttle_words(mask) == (held, words)
+
+
+def test_clocks_that_are_held_down_are_a_problem(gpu: Any) -> None:
+    assert gpu.sample().more["throttle"].value == 0
+    gpu.tell(reasons=0x4)
     throttle = gpu.sample().more["throttle"]
-    assert (throttle.label, throttle.unit, throttle.value, throttle.text) == ("clocks held down", "words", held, words)
+    assert (throttle.label, throttle.unit, throttle.value) == ("clocks held down", "words", 1)
+    assert throttle.text == "power limit reached"
 
 
 def test_an_older_driver_knows_the_reasons_by_another_name(gpu: Any) -> None:
@@ -272,6 +280,14 @@ def test_a_slice_has_nothing_of_the_whole_gpu_under_its_own_name(make_gpu: Any) 
     whole = set(device.more) - {"sm_occupancy", "tensor_active", "dram_bandwidth"}
     assert all("of the whole GPU" in device.more[name].label for name in whole)
     assert gpu.watts() is None, "what the whole GPU draws is not what the slice does"
+
+
+def test_a_slice_whose_memory_is_not_told_never_shows_its_parents(make_gpu: Any) -> None:
+    gpu = make_gpu(visible_devices="MIG-1")
+    gpu.tell(nvmlDeviceGetMemoryInfo_v2=NOT_SUPPORTED)
+    device = gpu.sample()
+    assert (device.memory_used.label, device.memory_used.value) == ("memory used (slice)", None)
+    assert (device.memory_total.value, device.memory_total.why) == (None, "this GPU does not report it")
 
 
 def test_all_readings_turn_old_together(gpu: Any) -> None:
