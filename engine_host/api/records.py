@@ -38,8 +38,8 @@ class RequestCost(msgspec.Struct, frozen=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """One request that has ended. `id` is the engine's, `request_id` the `X-Request-Id` of its reply: a batch of prompts
-    has several of the first under one of the second.
+    """One request that has ended. `id` is the engine's, `request_id` the `X-Request-Id` of its reply: a batch of
+    prompts has several of the first under one of the second.
 
     `time` is when the last byte of its body had arrived; durations are seconds. The five parts are those of `TtftParts`
     in `engine_host.api.figures`, and add up to `ttft_s`; one is `None` where the request didn't come so far. `key` is
