@@ -1,7 +1,6 @@
 """Our own metrics in Prometheus' text format, beside vLLM's. Everything is read when it is asked for."""
 
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,6 +15,7 @@ from engine_host.telemetry.metrics_devices import device_metrics
 from engine_host.telemetry.metrics_families import Families
 from engine_host.telemetry.metrics_figures import figure_metrics
 from engine_host.telemetry.metrics_gateway import gateway_metrics
+from engine_host.version import own_version
 
 
 class Metrics:
@@ -54,7 +54,7 @@ class _HostCollector(Collector):
         self._snapshot = snapshot
         self._telemetry = telemetry
         self._families = families
-        self._version = _own_version()
+        self._version = own_version()
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("llmconsole_build", "The running llmconsole.", {"version": self._version})
@@ -120,10 +120,3 @@ class _HostCollector(Collector):
         if (found := self._sampler.process_memory()) is not None and found.value is not None:
             memory.add_metric([], found.value)
         return memory
-
-
-def _own_version() -> str:
-    try:
-        return version("llmconsole")
-    except PackageNotFoundError:
-        return "not installed"

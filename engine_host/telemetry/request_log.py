@@ -23,7 +23,8 @@ def request_line(record: RequestRecord) -> dict[str, Any]:
     """
     cost = record.cost.usd if record.cost is not None else None
     return {
-        "request_id": record.id,
+        "request_id": record.request_id or record.id,
+        "id": record.id,
         "arrived": record.time,
         "engine": record.engine_id,
         "model": record.model,

@@ -14,7 +14,8 @@ from engine_host.logs.sinks import file_sink, json_sink
 from engine_host.telemetry.request_log import log_request, request_line
 
 RECORD = RequestRecord(
-    id="req-7",
+    id="chatcmpl-req-7",
+    request_id="req-7",
     time=1_700_000_000.25,
     model="smollm2",
     profile="balanced",
@@ -62,7 +63,8 @@ def told(record: RequestRecord, tmp_path: Path) -> tuple[LogRing, dict[str, Any]
 
 def test_the_line_says_where_time_tokens_and_money_went() -> None:
     line = request_line(RECORD)
-    assert (line["request_id"], line["tier"], line["key"], line["finish"]) == ("req-7", "premium", "k1", "stop")
+    assert (line["request_id"], line["id"]) == ("req-7", "chatcmpl-req-7")
+    assert (line["tier"], line["key"], line["finish"]) == ("premium", "k1", "stop")
     assert (line["prompt_length"], line["cached_tokens"], line["output_tokens"], line["tokens"]) == (100, 64, 11, 111)
     assert (line["queue_ms"], line["prefill_time_ms"], line["ttft_ms"]) == (10.0, 35.0, 48.0)
     assert line["guard_ms"] + line["queue_ms"] + line["prefill_time_ms"] + line["delivery_ms"] == line["ttft_ms"]
@@ -95,7 +97,7 @@ def test_serve_writes_the_fields_at_the_top_of_one_object(tmp_path: Path) -> Non
 def test_the_screen_and_the_file_show_compact_json(tmp_path: Path) -> None:
     ring, _, line = told(RECORD, tmp_path)
     (record,) = ring.tail(1)
-    assert record.text.startswith('{"request_id":"req-7","arrived":1700000000.25,')
+    assert record.text.startswith('{"request_id":"req-7","id":"chatcmpl-req-7",')
     assert line == f"2023-11-14T22:13:21.000+00:00 info    request: {record.text}\n"
 
 

@@ -116,7 +116,7 @@ def test_its_span_speaks_the_conventions_and_names_what_to_look_up(collector: Co
     assert said["gen_ai.usage.output_tokens"] == 11
     assert said["gen_ai.usage.cache_read.input_tokens"] == 64
     assert said["gen_ai.response.time_to_first_chunk"] == 0.048
-    assert said["llmconsole.request_id"] == "req-7"
+    assert (said["llmconsole.request_id"], said["llmconsole.id"]) == ("req-7", "chatcmpl-req-7")
     assert (said["llmconsole.first_step"], said["llmconsole.last_step"]) == (40, 51)
     assert said["llmconsole.cost_usd"] == pytest.approx(3e-6)
     assert "nobody may read" not in str(root)
