@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from console.cli import doctor, keys, ledger, models, profiles
+from console.cli import doctor, keys, ledger, models, profiles, report
 
 DEFAULT_COMMAND = "console"
 
@@ -43,6 +43,7 @@ app.add_typer(profiles.app, name="profile")
 app.add_typer(keys.app, name="key")
 app.add_typer(ledger.app, name="ledger")
 app.command()(doctor.doctor)
+app.command()(report.report)
 
 Model = Annotated[
     str | None,

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -204,7 +204,15 @@ def _print_requests(rows: list[dict[str, Any]]) -> None:
         "End": lambda row: row["finish_reason"],
     }
     right = ("Prompt", "Cached", "Output", "TTFT", "TTL p99", "Total", "Cost")
-    table(tuple(columns), [[text(row) for text in columns.values()] for row in rows], right)
+    _table(columns, rows, right)
+
+
+def _table(columns: dict[str, Callable[[Any], str]], items: Sequence[Any], right: Sequence[str]) -> None:
+    from widgets.units import THIN_SPACE
+
+    # What takes terminal codes out of names takes the thin space for one.
+    cells = [[text(item).replace(THIN_SPACE, " ") for text in columns.values()] for item in items]
+    table(tuple(columns), cells, right)
 
 
 def _print_groups(lines: "list[GroupLine]", by: By, left_out: int) -> None:
@@ -228,7 +236,7 @@ def _print_groups(lines: "list[GroupLine]", by: By, left_out: int) -> None:
         "TTL p99": lambda line: milliseconds(line.ttl_p99_s),
         "Requests' TTL p99": lambda line: milliseconds(line.request_ttl_p99_s),
     }
-    table(tuple(columns), [[text(line) for text in columns.values()] for line in lines], tuple(columns)[1:])
+    _table(columns, lines, tuple(columns)[1:])
     if left_out:
         say(f"{left_out:,} more lines; --limit shows them.")
     if unpriced := sum(line.unpriced for line in lines):

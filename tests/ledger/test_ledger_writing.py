@@ -18,7 +18,7 @@ import pytest
 
 from engine_host.ledger.columns import MINUTES, REQUESTS
 from engine_host.ledger.file import LEDGER_FILE, LedgerError, mapping, open_to_read
-from engine_host.ledger.ledger import DAY_S, MOST_ROWS, MOST_TEXT, PRUNE_EVERY_S, Ledger
+from engine_host.ledger.ledger import DAY_S, MOST_TEXT, PRUNE_EVERY_S, Ledger
 from engine_host.ledger.writer import PRUNE_ROWS, Writer
 from profiles.schema import Ledger as Rules
 from tests.ledger.child import SOON_S
@@ -54,9 +54,10 @@ def open_book(tmp_path: Path) -> Iterator[Callable[..., Book]]:
 
 
 @pytest.fixture
-def short_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A close that doesn't wait for what will not come."""
-    monkeypatch.setattr("engine_host.ledger.ledger.CLOSE_S", 1.0)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for what will not come."""
+    monkeypatch.setattr("engine_host.ledger.ledger.CLOSE_S", 0.3)
+    monkeypatch.setattr("engine_host.ledger.file.BUSY_S", 0.1)
 
 
 def rows(path: Path, table: str = "requests") -> list[dict[str, Any]]:
@@ -127,15 +128,19 @@ def test_keeping_is_turned_on_and_off_while_it_runs(open_book: Callable[..., Boo
     assert [row["id"] for row in rows(book.path)] == ["on"]
 
 
-def test_more_rows_than_may_wait_are_lost_and_counted(open_book: Callable[..., Book]) -> None:
+def test_more_rows_than_may_wait_are_lost_and_counted(
+    open_book: Callable[..., Book], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine_host.ledger.ledger.MOST_ROWS", 30)
+    monkeypatch.setattr("engine_host.ledger.ledger.BATCH", 20)
     book = open_book()
-    for number in range(MOST_ROWS + 7):
+    for number in range(37):
         book.ledger.request(request(id=str(number)))
-    assert (book.ledger.status().waiting, book.ledger.status().lost) == (MOST_ROWS, 7)
+    assert (book.ledger.status().waiting, book.ledger.status().lost) == (30, 7)
     book.ledger.start()
     assert "7 rows of the ledger are lost" in book.next_said()
     book.ledger.close()
-    assert [row["id"] for row in rows(book.path)] == [str(number) for number in range(MOST_ROWS)]
+    assert [row["id"] for row in rows(book.path)] == [str(number) for number in range(30)]
 
 
 def test_long_texts_that_wait_are_bounded_too(open_book: Callable[..., Book]) -> None:
@@ -197,7 +202,7 @@ def test_a_kill_loses_less_than_a_second_and_nothing_that_was_written(tmp_path: 
 
 
 def test_a_file_locked_by_another_process_is_said_once_and_written_when_it_is_free(
-    open_book: Callable[..., Book],
+    open_book: Callable[..., Book], short_waits: None
 ) -> None:
     book = open_book()
     Writer(book.path).open()
@@ -217,7 +222,7 @@ def test_a_file_locked_by_another_process_is_said_once_and_written_when_it_is_fr
 
 
 def test_closing_gives_up_a_file_that_stays_locked_and_says_what_is_lost(
-    open_book: Callable[..., Book], short_close: None
+    open_book: Callable[..., Book], short_waits: None
 ) -> None:
     book = open_book()
     Writer(book.path).open()
@@ -251,7 +256,7 @@ def test_a_newer_file_is_said_once_and_left_as_it_is(open_book: Callable[..., Bo
 
 
 def test_a_file_that_is_no_ledger_is_said_and_not_overwritten(
-    open_book: Callable[..., Book], short_close: None
+    open_book: Callable[..., Book], short_waits: None
 ) -> None:
     book = open_book()
     book.path.write_text("somebody's notes " * 100)
