@@ -60,20 +60,19 @@ class LinePlot(Widget):
         unit: Callable[[float | None], str] = units.count,
         thresholds: Sequence[tuple[float, str]] = (),
         events: Sequence[marks.Event] = (),
-        span_s: float | None = None,
         ends: tuple[str, str] | None = None,
     ) -> None:
         """Show these lines.
 
         `unit` formats y labels; `thresholds` are (value, label), drawn as horizontal lines; `events` are drawn as thin
-        vertical marks, each with the glyph of its kind; `span_s` is the time in seconds up to now that the values
-        cover, for the time axis; `ends` are other words for its two ends (no axis is drawn without either).
+        vertical marks, each with the glyph of its kind; `ends` are the words at the two ends of the time axis (none is
+        drawn without them).
         """
         self._series = tuple(series)
         self._unit = unit
         self._thresholds = tuple((value, one_line(label)) for value, label in thresholds)
         self._events = tuple(event for event in events if 0 <= event.at < self._length())
-        self._ends = ends or (None if span_s is None else (f"-{units.duration(span_s)}", "now"))
+        self._ends = ends
         self._drawn = None
         self.refresh()
 
@@ -224,7 +223,7 @@ def _demo() -> None:
         ]
         events = [marks.Event(90, "short steps"), marks.Event(200, "balanced", "rebuild")]
         targets = [(0.1, "target 100 ms")]
-        plot.set_series(lines, unit=units.milliseconds, thresholds=targets, events=events, span_s=300)
+        plot.set_series(lines, unit=units.milliseconds, thresholds=targets, events=events, ends=("-5 min", "now"))
 
     Demo(plot, tick=tick).run()
 

@@ -79,7 +79,7 @@ class SplitLine(Widget):
                 break
             lines[-1].append((text, part.color))
             room -= cell_len(text) + _GAP
-        drawn = [Content(" " * _GAP).join(Content.styled(*named) for named in line) for line in lines[:rows]]
+        drawn = [Content(" " * _GAP).join(Content.styled(*named) for named in line) for line in lines[:rows] if line]
         return drawn if rows > 0 else []
 
 

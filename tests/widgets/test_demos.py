@@ -14,6 +14,7 @@ WIDGETS = [
     "plot",
     "prompt",
     "request_table",
+    "split_line",
     "stat",
     "status_bar",
     "steps",

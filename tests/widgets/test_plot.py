@@ -67,7 +67,7 @@ async def test_axis_thresholds_events_and_time_stand_beside_the_lines() -> None:
             unit=units.milliseconds,
             thresholds=[(0.1, "premium 100 ms")],
             events=[Event(150, "profile", "rebuild")],
-            span_s=300,
+            ends=("-5 min", "now"),
         )
         await pilot.pause()
         rows = lines(plot)
@@ -121,7 +121,7 @@ async def test_a_label_is_never_cut_by_the_mark_of_another_event() -> None:
 async def test_every_size_draws_the_line(size: tuple[int, int]) -> None:
     plot = LinePlot()
     async with Demo(plot).run_test(size=size):
-        plot.set_series([Series("TTL", [1, 5, None, math.nan, 2], palette.series(0))], span_s=5)
+        plot.set_series([Series("TTL", [1, 5, None, math.nan, 2], palette.series(0))], ends=("-5 s", "now"))
         rows = lines(plot)
         assert all(len(row) == size[0] for row in rows)
         assert any("\u2800" < cell <= "\u28ff" for row in rows for cell in row)

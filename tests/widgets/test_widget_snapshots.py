@@ -84,7 +84,7 @@ def test_plots(snap_compare: Snapshot, size: tuple[int, int]) -> None:
             unit=units.milliseconds,
             thresholds=[(0.1, "100 ms")],
             events=[Event(150, "profile", "rebuild")],
-            span_s=300,
+            ends=("-5 min", "now"),
         )
     assert snap_compare(Gallery(tall, low, spark), terminal_size=size)
 
