@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from textual import events
@@ -76,25 +75,27 @@ class HostScreen(Screen[None]):
     def action_save_view(self) -> None:
         """Save what is on display as SVG and PNG."""
         what, svg = self._mode, self.app.export_screenshot()
-        self._save_file(lambda: save.save_view(what, svg)[1])
+        self._save_file(lambda: " and ".join(str(path) for path in save.save_view(what, svg)))
 
     def save_text(self, extension: str, make: Callable[[], str]) -> None:
         """Save what `make` returns (it's called in a thread) in a file of this screen."""
         what = self._mode
-        self._save_file(lambda: save.save_text(what, extension, make()))
+        self._save_file(lambda: str(save.save_text(what, extension, make())))
 
     @property
     def _mode(self) -> str:
         return self.app.current_mode or "screen"
 
-    def _save_file(self, write: Callable[[], Path]) -> None:
+    def _save_file(self, write: Callable[[], str]) -> None:
+        """Call `write` in a thread, and say where the file is that it names."""
+
         async def saving() -> None:
             try:
-                path = await asyncio.to_thread(write)
+                where = await asyncio.to_thread(write)
             except (OSError, ValueError) as error:
                 self.console_app.say(f"It can't be saved in {save.saved_dir()}: {error}", "error")
             else:
-                self.console_app.say(f"Saved as {path}")
+                self.console_app.say(f"Saved as {where}")
 
         self.run_worker(saving(), group="save")
 

@@ -1,6 +1,7 @@
 """The live requests: who asks, how long they waited, what they hold; ending them and moving them to another tier."""
 
 from collections.abc import Iterable
+from functools import partial
 
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding
@@ -8,12 +9,13 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input
 
+from console.export import requests_csv
 from console.screens.base import HostScreen
 from console.screens.request_lines import ORDERS, matching, ordered, to_line
 from console.screens.request_questions import CancelScreen, TierScreen
 from console.screens.request_strip import GatewayStrip
 from console.screens.request_waterfall import WaterfallScreen
-from engine_host.api.types import CancelCommand, Snapshot, TierCommand
+from engine_host.api.types import CancelCommand, RequestRow, Snapshot, TierCommand
 from widgets import units
 from widgets.request_table import FULL, RequestTable
 
@@ -33,6 +35,7 @@ class RequestsScreen(HostScreen):
         Binding("t", "tier", "Tier", id="requests.tier", tooltip="Move the marked or the selected to another tier"),
         Binding("enter", "waterfall", "Waterfall", id="requests.waterfall", tooltip="Where the request's time goes"),
         Binding("s", "sort", "Sort", id="requests.sort", show=False, tooltip="Sort by the next column"),
+        Binding("e", "export", "Export", id="requests.export", show=False, tooltip="Save the requests shown as CSV"),
         Binding(
             "escape", "unfilter", "Show all", id="requests.unfilter", show=False, tooltip="Show all requests again"
         ),
@@ -60,9 +63,13 @@ class RequestsScreen(HostScreen):
             return
         find = self.query_one("#find", Input)
         find.display = bool(find.value) or find.has_focus
-        rows = ordered(matching(snapshot.requests, find.value), self._order)
+        rows = self._rows(snapshot)
         self.query_one(RequestTable).set_requests([to_line(row) for row in rows])
         self._show_counts(len(rows), len(snapshot.requests))
+
+    def _rows(self, snapshot: Snapshot) -> list[RequestRow]:
+        """The requests shown, in the order asked for."""
+        return ordered(matching(snapshot.requests, self.query_one("#find", Input).value), self._order)
 
     def _show_counts(self, shown: int, there: int) -> None:
         panel, marked = self.query_one("#requests"), len(self.query_one(RequestTable).marked)
@@ -109,6 +116,12 @@ class RequestsScreen(HostScreen):
         names = list(ORDERS)
         self._order = names[(names.index(self._order) + 1) % len(names)]
         self._show_rows()
+
+    def action_export(self) -> None:
+        """Save the requests shown."""
+        snapshot = self.console_app.snapshot
+        if snapshot is not None:
+            self.save_text("csv", partial(requests_csv, self._rows(snapshot)))
 
     @property
     def _meant(self) -> tuple[str, ...]:
@@ -162,3 +175,4 @@ class RequestsScreen(HostScreen):
         yield SystemCommand("Change the tier of requests", "Of the marked ones, or the selected one", self.action_tier)
         yield SystemCommand("Waterfall", "Where the time of the selected request goes", self.action_waterfall)
         yield SystemCommand("Sort the requests", "By the next column", self.action_sort)
+        yield SystemCommand("Export the requests", "Those shown, as CSV", self.action_export)
