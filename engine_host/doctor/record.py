@@ -127,7 +127,8 @@ def parse(content: bytes, name: str = "This") -> Record:
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise RecordError(f"{name} is no record of the doctor's. llmconsole doctor --save writes one.") from error
     try:
-        if (version := msgspec.json.decode(encoded)["version"]) != VERSION or steps.dtype != STEP:
+        version = msgspec.json.decode(encoded)["version"]
+        if version != VERSION or steps.dtype != STEP or shares.dtype != SHARE:
             raise RecordError(
                 f"{name} is a record of version {version}, and this program reads version {VERSION} with the flight "
                 "record of its own. Use the llmconsole that wrote it."
@@ -140,7 +141,7 @@ def parse(content: bytes, name: str = "This") -> Record:
         time=facts.time,
         offset=facts.offset,
         steps=steps,
-        shares=shares.astype(SHARE),
+        shares=shares,
         names=facts.names,
         profile=profile,
         snapshot=facts.snapshot,

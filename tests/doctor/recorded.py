@@ -1,6 +1,7 @@
 """The traces that were recorded (`tests.doctor.record_traces`), and what is changed in one by hand."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from engine_host.doctor.rules import diagnose
 TRACES = Path(__file__).parent / "traces"
 
 
+@cache
 def trace(name: str) -> Record:
     """A record of a real engine on a CPU, or (host-starved) of vLLM's scheduler alone."""
     return load(TRACES / f"{name}.npz")
