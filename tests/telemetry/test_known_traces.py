@@ -116,7 +116,9 @@ def test_a_sample_leaves_each_window_in_its_time(hub: TelemetryHub, clock: Clock
         all                 10m   250/800/800 x4    20/100/100 x9     50/58/58 x2
         all                 start 250/800/800 x4    20/100/100 x9     50/58/58 x2
     """)
-    clock.now = 1610.0  # Ten minutes go by slots of ten seconds: that of 1000 to 1009 has left, that of 1030 has not.
+    clock.now = 1609.9  # Ten minutes go by slots of ten seconds: that of 1000 to 1009 is in until 1610.
+    assert "10m   250/800/800 x4" in all_now()
+    clock.now = 1610.0
     assert all_now() == expected("""
         group               window TTFT              TTL               TPOT
         all                 10s   none              none              none

@@ -173,6 +173,9 @@ def test_leaves_nobody_feeds_any_more_are_dropped(hub: TelemetryHub) -> None:
     latencies.settle(1)
     assert (len(latencies._leaves), len(latencies._index)) == (0, 0)
     assert latencies.leaf("tier", "k999", "profile").live == 1
+    one_request(hub, "a", 1000.0, key="k")
+    hub.latencies()
+    assert hub._latencies._leaves == []
 
 
 def first_token(hub: TelemetryHub) -> None:
@@ -238,22 +241,24 @@ def test_tpot_of_several_sequences_is_that_of_one_of_them(hub: TelemetryHub) -> 
 
 def test_a_minute_is_what_was_counted_since_the_last_one(hub: TelemetryHub, clock: Clock) -> None:
     hub.engine_stats(EngineStats(running=2, waiting=1, prefix_queries=100, prefix_hits=25, kv_usage=0.5))
-    hub.device_levels(0.8, 300.0, 1e9)
+    hub.device_levels(None, 300.0, 1e9)
     one_request(hub, "a", 1000.0)
     hub.steps(prefill=30, decode=2, at=1000.0, budget=64)
     clock.now = 1001.0
     hub.engine_stats(EngineStats(running=4, waiting=1))
-    hub.device_levels(None, 100.0, 1e9)
+    hub.device_levels(0.8, 100.0, 1e9)
     hub.finished("unknown", "stop", 1001.0)
     hub.arrived("b", prompt_tokens=1, max_tokens=1, at=1001.0)
-    hub.finished("b", "refused", 1001.0)
+    hub.tokens("b", 1, 1001.1)
+    hub.tokens("b", 3, 1001.4)
+    hub.finished("b", "refused", 1001.4)
     clock.now = 1002.0
     minute = hub.minute()
     assert (minute.seconds, minute.running, minute.waiting, minute.kv_used) == (2, 3.0, 1.0, 0.5)
     assert (minute.utilization, minute.power, minute.memory_used) == (0.8, 200.0, 1e9)
-    assert (minute.prefill, minute.decode, minute.output, minute.steps) == (30, 2, 1, 1)
+    assert (minute.prefill, minute.decode, minute.output, minute.steps) == (30, 2, 5, 1)
     assert (minute.prefix_queries, minute.prefix_hits, minute.fill_rate) == (100, 25, 0.5)
-    assert (minute.ttft.count, minute.ttl.count) == (1, 0)
+    assert (minute.ttft.count, minute.ttl.count) == (2, 3)
     assert minute.finished == {"stop": 0, "length": 1, "abort": 0, "error": 0, "refused": 1}
     one_request(hub, "c", 1002.0, ttft=0.25)
     minute = hub.minute()

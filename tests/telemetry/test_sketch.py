@@ -49,6 +49,7 @@ def test_what_was_merged_can_be_taken_back(kept: list[float], passing: list[floa
     sketch.subtract(filled(passing))
     assert (sketch.quantiles(SHARES), sketch.count) == (filled(kept).quantiles(SHARES), len(kept))
     assert len(sketch) == len(filled(kept))
+    assert Sketch.from_bytes(sketch.to_bytes()).count == len(kept)
 
 
 def test_merging_leaves_the_other_sketch_as_it_was() -> None:

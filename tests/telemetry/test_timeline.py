@@ -1,7 +1,7 @@
 """Sliding windows: what is told late, and what a window takes over from another."""
 
 from engine_host.telemetry.tally import Tally
-from engine_host.telemetry.timeline import Sliding
+from engine_host.telemetry.timeline import Sliding, Windows
 
 
 def counted(tokens: int) -> Tally:
@@ -40,3 +40,13 @@ def test_a_window_takes_over_another_slot_by_slot() -> None:
     assert sliding.sum.output == 10
     sliding.expire(60)
     assert sliding.sum.output == 2
+
+
+def test_windows_let_go_of_what_is_too_old_for_each_of_them() -> None:
+    windows = Windows(Tally)
+    for second, tokens in ((1000, 1), (1050, 2)):
+        windows.take(second, counted(tokens))
+        windows.expire(second)
+    assert windows.expire(1061)
+    assert [windows[name].output for name in ("10s", "1m", "10m", "start")] == [0, 2, 3, 3]
+    assert not windows.expire(1061)
