@@ -1,19 +1,61 @@
 """The ledger's minutes as points of a plot."""
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-from engine_host.api.records import MinuteRecord
+from engine_host.api.figures import BILL_PARTS
 from engine_host.api.types import HistoryPoint
-from engine_host.ledger.columns import MINUTES
-from engine_host.ledger.file import LedgerError, columns_in, mapping, open_to_read, why
+from engine_host.ledger.file import LedgerError, mapping, open_to_read, why
 from engine_host.telemetry.accounts import REQUEST_PARTS
 
 MINUTE_S = 60.0
 
 MOST_POINTS = 4000
 """Points of one answer at most: no screen has more columns to draw them in; some 66 hours."""
+
+
+def _sum(bill: str, parts: Iterable[str]) -> str:
+    return f"({' + '.join(f'coalesce({bill}_{part}, 0.0)' for part in parts)})"
+
+
+def _of_bill(parts: Iterable[str]) -> tuple[str, str]:
+    return _sum("usd", parts), _sum("seconds", parts)
+
+
+USD, SECONDS = _of_bill(BILL_PARTS)
+CHARGED_USD, CHARGED_SECONDS = _of_bill(REQUEST_PARTS)
+PRICED = f"coalesce({', '.join(f'usd_{part}' for part in BILL_PARTS)}) IS NOT NULL"
+
+# Computed by SQLite, outside of the interpreter's lock: a record a row would hold the event loop up.
+POINT = {
+    "time": "time",
+    "ttft_p50": "ttft_p50",
+    "ttft_p99": "ttft_p99",
+    "ttl_p50": "ttl_p50",
+    "ttl_p99": "ttl_p99",
+    "prefill_tps": f"prefill_tokens / {MINUTE_S}",
+    "decode_tps": f"decode_tokens / {MINUTE_S}",
+    "running": "CAST(round(running) AS INTEGER)",
+    "waiting": "CAST(round(waiting) AS INTEGER)",
+    "kv_used": "kv_used",
+    "utilization": "utilization",
+    "span_s": str(MINUTE_S),
+    "power": "power_w",
+    "memory_used": "memory_used",
+    "fill_rate": "fill_rate",
+    "usd_per_hour": f"CASE WHEN {PRICED} THEN {USD} * {3600 / MINUTE_S} END",
+    # Where nothing was paid, time tells the share.
+    "attributed": f"CASE WHEN {USD} > 0 THEN {CHARGED_USD} / {USD} ELSE {CHARGED_SECONDS} / {SECONDS} END",
+}
+"""The fields of a `HistoryPoint` from the columns of a minute: tokens per second over it, USD per hour at its pace, the
+share of the bill that requests were charged; NULL, and so `None`, where nothing was billed."""
+
+STATEMENT = (
+    f"SELECT {', '.join(f'{of} AS {name}' for name, of in POINT.items())} FROM minutes "
+    "WHERE minutes.time >= ? AND minutes.time < ? ORDER BY minutes.time DESC LIMIT ?"
+)
 
 
 def minutes(path: Path, since: float, until: float, limit: int = MOST_POINTS) -> list[HistoryPoint]:
@@ -23,38 +65,7 @@ def minutes(path: Path, since: float, until: float, limit: int = MOST_POINTS) ->
     """
     with closing(open_to_read(path)) as connection:
         try:
-            # The sketches are most of a row, and no plot needs them.
-            names = [name for name in columns_in(connection, MINUTES) if name not in ("ttft", "ttl")]
-            rows = connection.execute(
-                f"SELECT {', '.join(names)}, x'' AS ttft, x'' AS ttl FROM minutes WHERE time >= ? AND time < ? "
-                "ORDER BY time DESC LIMIT ?",
-                (since, until, limit),
-            ).fetchall()
+            rows = connection.execute(STATEMENT, (since, until, limit)).fetchall()
         except sqlite3.Error as problem:
             raise LedgerError(f"The ledger can't be read: {why(path, problem)}.") from problem
-    return [point(MINUTES.record(mapping(row))) for row in reversed(rows)]
-
-
-def point(minute: MinuteRecord) -> HistoryPoint:
-    """A minute for a plot: tokens per second over it, USD per hour at its pace, and the share charged to requests."""
-    bill = minute.usd if minute.usd is not None and sum(minute.usd.values()) > 0 else minute.seconds
-    whole = sum(bill.values())
-    return HistoryPoint(
-        time=minute.time,
-        ttft_p50=minute.ttft_p50,
-        ttft_p99=minute.ttft_p99,
-        ttl_p50=minute.ttl_p50,
-        ttl_p99=minute.ttl_p99,
-        prefill_tps=minute.prefill_tokens / MINUTE_S,
-        decode_tps=minute.decode_tokens / MINUTE_S,
-        running=round(minute.running),
-        waiting=round(minute.waiting),
-        kv_used=minute.kv_used,
-        utilization=minute.utilization,
-        span_s=MINUTE_S,
-        power=minute.power_w,
-        memory_used=minute.memory_used,
-        fill_rate=minute.fill_rate,
-        usd_per_hour=sum(minute.usd.values()) / MINUTE_S * 3600 if minute.usd is not None else None,
-        attributed=sum(bill.get(part, 0.0) for part in REQUEST_PARTS) / whole if whole > 0 else None,
-    )
+    return [HistoryPoint(**mapping(row)) for row in reversed(rows)]  # type: ignore[arg-type]

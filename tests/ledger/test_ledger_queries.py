@@ -170,18 +170,20 @@ def test_a_minute_as_a_point_of_a_plot(keep: Callable[..., Path]) -> None:
 
 
 def test_without_a_price_the_time_tells_the_share_and_nothing_the_money(keep: Callable[..., Path]) -> None:
-    unpriced, unpaid, nothing = minutes(
+    unpriced, unpaid, timeless, nothing = minutes(
         keep(
             minute(usd=None),
             minute(time=NOON + 1, usd=dict.fromkeys(BILL_PARTS, 0.0)),
             minute(time=NOON + 2, seconds={}),
+            minute(time=NOON + 3, seconds={}, usd=None),
         ),
         0,
         NOON * 2,
     )
     assert (unpriced.usd_per_hour, unpriced.attributed) == (None, pytest.approx(36 / 60))
     assert (unpaid.usd_per_hour, unpaid.attributed) == (0.0, pytest.approx(36 / 60))
-    assert nothing.attributed == pytest.approx(36 / 60)
+    assert (timeless.usd_per_hour, timeless.attributed) == (pytest.approx(3.6), pytest.approx(36 / 60))
+    assert (nothing.usd_per_hour, nothing.attributed) == (None, None)
 
 
 def test_the_latest_minutes_are_kept_of_too_many(keep: Callable[..., Path]) -> None:
