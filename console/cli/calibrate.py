@@ -34,7 +34,9 @@ def _print(measured: dict[str, float | str]) -> None:
     say(f"{measured.pop('device')}:")
     file = measured.pop("file")
     bandwidth = float(measured.pop("bandwidth"))
-    rows = [(f"matrix product, {dtype}", f"{_figure(float(flops) / 1e12)} TFLOP/s") for dtype, flops in measured.items()]
+    rows = [
+        (f"matrix product, {dtype}", f"{_figure(float(flops) / 1e12)} TFLOP/s") for dtype, flops in measured.items()
+    ]
     rows.append(("copy, read and write together", f"{_figure(bandwidth / 1e9)} GB/s"))
     table(("Measured", "At most"), rows, right=("At most",))
     say(f"Kept in {file}. Hosts started from now on use it where a profile sets no peaks.")

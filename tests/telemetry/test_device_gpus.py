@@ -242,7 +242,14 @@ def test_all_visible_gpus_are_read_each_with_its_own_values(gpu: Any) -> None:
 
 @pytest.mark.parametrize(
     ("visible", "found"),
-    [("2,0", [2, 0]), ("GPU-2-x,GPU-1", [1, 0]), ("1,-1,0", [1]), ("0,9,1", [0]), ("1,GPU-unheard", [1])],
+    [
+        ("2,0", [2, 0]),
+        ("GPU-2-x,GPU-1", [1, 0]),
+        ("1,-1,0", [1]),
+        ("0,9,1", [0]),
+        ("1,GPU-unheard", [1]),
+        ("1,GPU-", [1]),
+    ],
 )
 def test_the_order_and_the_end_of_cuda_visible_devices(make_gpu: Any, visible: str, found: list[int]) -> None:
     gpu = make_gpu(visible_devices=visible)
@@ -267,6 +274,7 @@ def test_one_lost_gpu_takes_no_other_with_it(gpu: Any) -> None:
     devices = gpu.sample_all()
     assert [device.problem for device in devices] == [None] * 3
     assert gpu.watts() == 3 * 123.5
+    assert gpu.calls("nvmlDeviceGetHandleByIndex_v2") == 3, "indices shift when a GPU is lost, UUIDs don't"
 
 
 def test_a_slice_has_nothing_of_the_whole_gpu_under_its_own_name(make_gpu: Any) -> None:
