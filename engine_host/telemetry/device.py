@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import psutil
+
 from engine_host.api.types import Device, Reading
 from engine_host.telemetry.cpu import process_tree_memory
 from engine_host.telemetry.device_reader import DeviceReader, Kind
@@ -64,7 +66,7 @@ class DeviceSampler:
         first = unknown("cpu" if kind == "cpu" else "gpu", "device", "not read yet", None)
         self._latest = _Round((first,), None, clock())
         self._reader = DeviceReader(kind, clock)
-        self._process_memory = Slowly(PROCESSES_EVERY_S, process_tree_memory)
+        self._process_memory = Slowly(PROCESSES_EVERY_S, _process_memory)
         self._spent: deque[tuple[float, float]] = deque(maxlen=COST_SPAN + 1)
         self._thread: threading.Thread | None = None
         self._begun = clock()
@@ -155,3 +157,10 @@ def _silent(device: Device, age: float) -> Device:
     who = "NVML" if device.kind == "gpu" else "The system"
     text = f"{who} is not answering: the last reading is {age:.0f} s old. Everything else runs on."
     return forget(device, f"{who} is not answering", text)
+
+
+def _process_memory() -> Reading | None:
+    try:
+        return process_tree_memory()
+    except (psutil.Error, OSError):  # As when the host has no file descriptors left: the thread must outlive it.
+        return None
