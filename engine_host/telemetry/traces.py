@@ -79,7 +79,7 @@ class _Exporter:
         self._thread.start()
 
     def put(self, record: RequestRecord, parent: str | None) -> None:
-        if self._waiting.qsize() < MOST_WAITING:
+        if self._waiting.qsize() < MOST_WAITING and self._thread.is_alive():
             self._waiting.put((record, parent))
 
     def end(self, timeout_s: float = 0.0) -> None:

@@ -187,6 +187,16 @@ def test_a_dead_collector_is_told_of_once_and_holds_nothing_up(
     assert "secret" not in said[0]
 
 
+@pytest.mark.parametrize("endpoint", ["nonsense", "http://", "http://[::1", "grpc://127.0.0.1:4317"])
+def test_an_endpoint_that_is_none_is_told_of_once(endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
+    traces = Traces(lambda: endpoint, "1.2")
+    traces.request(RECORD)
+    traces.request(RECORD)
+    traces.close(WAIT_S)
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "log.otlp_endpoint" in said
+
+
 def test_the_endpoint_is_the_profiles_else_the_environments() -> None:
     both = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://all:4318/", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://t/x"}
     assert traces_url("http://profile:4318", both) == "http://profile:4318/v1/traces"
