@@ -45,9 +45,9 @@ class BoundedHistogram:
 class Totals:
     """Everything counted since the host started.
 
-    Histograms are in seconds: `prefill_latency` from scheduled to first token, also by the length of the prompt
-    (`prefill_by_length`, by `LENGTH_NAMES`); `queue` and `delivery` are parts of TTFT. `prefill` and `decode` are
-    tokens computed by steps, `output` tokens handed to requests, `finished` requests by `FINISH_REASONS`.
+    Histograms are in seconds: `prefill_by_length` from scheduled to first token, by the length of the prompt
+    (`LENGTH_NAMES`); `queue` and `delivery` are parts of TTFT. `prefill` and `decode` are tokens computed by steps,
+    `output` tokens handed to requests, `finished` requests by `FINISH_REASONS`.
     """
 
     __slots__ = (
@@ -58,7 +58,6 @@ class Totals:
         "output",
         "prefill",
         "prefill_by_length",
-        "prefill_latency",
         "prefix_hits",
         "prefix_queries",
         "queue",
@@ -74,7 +73,6 @@ class Totals:
         self.e2e = BoundedHistogram(_E2E_BOUNDS)
         self.queue = BoundedHistogram(_QUEUE_BOUNDS)
         self.delivery = BoundedHistogram(_DELIVERY_BOUNDS)
-        self.prefill_latency = BoundedHistogram(_TTFT_BOUNDS)
         self.prefill_by_length = {name: BoundedHistogram(_TTFT_BOUNDS) for name in LENGTH_NAMES}
         self.prefill = 0
         self.decode = 0

@@ -179,7 +179,6 @@ class TelemetryHub:
         self._timeline.advance(at)
         number = length_bucket(prompt_tokens)
         self._by_length.add(number, seconds, self._timeline.second)
-        self.totals.prefill_latency.observe(seconds)
         self.totals.prefill_by_length[LENGTH_NAMES[number]].observe(seconds)
 
     def steps(
