@@ -215,7 +215,7 @@ class OverviewScreen(HostScreen):
         if end is None or end != self._steps_until:
             shown = flight if end is None else flight.until(end)
             marks = snapshot.marks if snapshot is not None else ()
-            self.query_one(StepsPanel).show(shown, marks, "" if end is None else f"until {clock(end, self._now)}")
+            self.query_one(StepsPanel).show(shown, marks, "" if end is None else clock(end, self._now))
             self._steps_until = end
 
     def _set_axis(self, axis: Axis) -> None:

@@ -142,12 +142,12 @@ class StepsPanel(Panel):
         yield StepBars()
 
     def show(self, flight: "FlightView", drawn: Sequence[Mark], stopped: str = "") -> None:
-        """Show the steps, and which kinds of marks are among them; `stopped` says until when, where not until now."""
+        """Show the steps, and which kinds of marks are among them; `stopped` is the time they end at, where not now."""
         bars = self.query_one(StepBars)
         bars.set_steps(flight.prefill, flight.decode, flight.budget, events(drawn, flight.time.tolist()))
         kinds = marks.legend(bars.events_in_view)
         if stopped:
-            kinds.insert(0, (stopped if len(flight.time) else f"none kept {stopped}", palette.WARN))
+            kinds.insert(0, (f"until {stopped}" if len(flight.time) else f"none kept before {stopped}", palette.WARN))
         self.border_subtitle = Content("  ").join(Content.styled(*kind) for kind in kinds)
 
 

@@ -308,12 +308,14 @@ async def test_what_was_measured(console: Console, serving: StubHost) -> None:
         assert "58 tok/s" in shown(screen.query_one("#decode", Stat))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (80, 32), (120, 38), (200, 50)])
-async def test_no_tile_is_cut_off(console: Console, serving: StubHost, size: tuple[int, int]) -> None:
-    async with console(serving, "overview", size) as (app, _):
-        right = app.screen.query_one("#right")
-        assert right.max_scroll_y == 0
-        for tile in right.children:
-            for line in tile.children:
-                assert not line.display or line.region.bottom <= right.region.bottom, line
-        assert "…" not in screen_text(app.screen)
+async def test_no_tile_is_cut_off(console: Console, serving: StubHost) -> None:
+    async with console(serving, "overview", (80, 24)) as (app, pilot):
+        for size in ((80, 24), (80, 32), (109, 38), (120, 32), (120, 40), (200, 50)):
+            await pilot.resize_terminal(*size)
+            await settle(app, pilot)
+            right = app.screen.query_one("#right")
+            assert right.max_scroll_y == 0, size
+            assert all(
+                line.region.bottom <= right.region.bottom for line in right.query("#right > * > *") if line.display
+            )
+            assert "…" not in screen_text(app.screen), size

@@ -61,7 +61,9 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("screen", ["overview", "marks", "chat", "log", "starting", "failed", "port", "help", "quit"])
+@pytest.mark.parametrize(
+    "screen", ["overview", "marks", "paused", "chat", "log", "starting", "failed", "port", "help", "quit"]
+)
 def test_screen(
     snap_compare: Callable[..., bool],
     tmp_path: Path,
@@ -73,6 +75,13 @@ def test_screen(
     if screen == "marks":
         monkeypatch.setattr("console.flight_feed._unix_of_monotonic", lambda: NOON - 200)
         host.now = msgspec.structs.replace(host.now, marks=MARKS)
+    if screen == "paused":
+        monkeypatch.setattr("console.flight_feed._unix_of_monotonic", lambda: NOON - 200)
+        host.minutes = [
+            msgspec.structs.replace(each, time=NOON - 60 * (110 - n), span_s=60.0)
+            for n, each in enumerate(history(110))
+            if not 50 < n < 65
+        ]
     if screen in ("starting", "port"):
         host.now = starting()
     if screen == "port":
@@ -103,6 +112,9 @@ def test_screen(
             await app.workers.wait_for_complete()
         elif screen == "log":
             await pilot.press("3")
+        elif screen == "paused":
+            await pilot.press("minus", "minus", "minus", "minus", "left")
+            await app.poll()
         elif screen in ("help", "quit"):
             await pilot.press({"help": "question_mark", "quit": "q"}[screen])
         await settle(app, pilot)
