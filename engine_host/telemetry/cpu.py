@@ -61,7 +61,7 @@ def cpu_name() -> str:
 
 
 def _clock() -> Reading:
-    label, source = f"CPU clock, every {CLOCK_EVERY_S:.0f} s", "psutil.cpu_freq"
+    label, source = "CPU clock", f"psutil.cpu_freq, every {CLOCK_EVERY_S:.0f} s"
     with contextlib.suppress(OSError, NotImplementedError):
         if (frequency := psutil.cpu_freq()) is not None and frequency.current > 0:
             most = f"of at most {frequency.max:.0f} MHz" if frequency.max > 0 else ""
