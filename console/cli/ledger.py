@@ -70,6 +70,9 @@ def query(
         typer.Option(metavar="REASON", help="Only those that ended so: stop, length, abort, error, refused."),
     ] = None,
     min_cost: Annotated[float | None, typer.Option(metavar="USD", help="Only those that cost at least this.")] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Only of this id: the engine's, or that of X-Request-Id.")
+    ] = None,
     by: Annotated[By | None, typer.Option(help="Sums by group. [default: the requests themselves]")] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most lines shown.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
@@ -79,7 +82,7 @@ def query(
     from engine_host.ledger.query import Filters, groups, reading, requests
 
     start, end = moments(since, until)
-    filters = Filters(start, end, tier, key, model, profile, finish, min_cost)
+    filters = Filters(start, end, tier, key, model, profile, finish, min_cost, id_)
     with sentences(), reading(file or default_file()) as connection:
         if by is None:
             rows = requests(connection, filters, limit)
@@ -226,10 +229,10 @@ def _print_groups(lines: "list[GroupLine]", by: By, left_out: int) -> None:
         "Requests": lambda line: count(line.requests),
         "Failed": lambda line: count(line.failed),
         "Refused": lambda line: count(line.refused),
-        "Prompt": lambda line: count(line.prompt_tokens),
+        "Input": lambda line: count(line.input_tokens),
         "Cached": lambda line: count(line.cached_tokens),
         "Output": lambda line: count(line.output_tokens),
-        "Cost": lambda line: usd(line.usd),
+        "Cost": spent,
         "$/1k requests": lambda line: usd(line.usd_per_thousand_requests),
         "$/1M output": lambda line: usd(line.usd_per_million_output),
         "TTFT p99": lambda line: milliseconds(line.ttft_p99_s),
@@ -240,4 +243,11 @@ def _print_groups(lines: "list[GroupLine]", by: By, left_out: int) -> None:
     if left_out:
         say(f"{left_out:,} more lines; --limit shows them.")
     if unpriced := sum(line.unpriced for line in lines):
-        say(f"{unpriced:,} of the requests have no price, and are in no cost.")
+        say(f"{unpriced:,} of the requests have no price, and are in no cost: where it says ≥, it is more.")
+
+
+def spent(line: "GroupLine") -> str:
+    """What a group cost; at least that, where some of its requests have no price."""
+    from widgets.units import usd
+
+    return f"≥ {usd(line.usd)}" if line.usd is not None and line.unpriced else usd(line.usd)

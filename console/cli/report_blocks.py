@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from console.cli import report_charts as charts
+from console.cli.ledger import spent
 from console.cli.report_page import Block, Grid, Heading, Words
 from engine_host.api.figures import BILL_PARTS
 from engine_host.ledger.query import GroupLine
@@ -58,8 +59,8 @@ def _key_figures(summary: Summary) -> Iterator[Block]:
             "of them aborted / failed / refused",
             f"{total.aborted} / {total.failed} / {total.refused}" if total else "0 / 0 / 0",
         ),
-        ("Prompt tokens", count(total.prompt_tokens if total else None)),
-        ("of them found in the prefix cache", count(total.cached_tokens if total else None)),
+        ("Prompt tokens computed", count(total.input_tokens if total else None)),
+        ("Prompt tokens found in the prefix cache", count(total.cached_tokens if total else None)),
         ("Output tokens", count(total.output_tokens if total else None)),
         ("Devices cost", _money(whole.total_usd, est)),
         ("of it charged to requests", _money(whole.charged_usd, est)),
@@ -143,7 +144,7 @@ def _group(name: str, lines: Sequence[GroupLine], est: str) -> Iterator[Block]:
                 name.capitalize(): lambda line: line.group or "–",
                 "Requests": lambda line: count(line.requests),
                 "Output tokens": lambda line: count(line.output_tokens),
-                f"Cost{est}": lambda line: usd(line.usd),
+                f"Cost{est}": spent,
                 f"Per 1 000 requests{est}": lambda line: usd(line.usd_per_thousand_requests),
                 f"Per 1M output{est}": lambda line: usd(line.usd_per_million_output),
                 "TTFT p99": lambda line: milliseconds(line.ttft_p99_s),
@@ -211,12 +212,13 @@ def _device(summary: Summary) -> Iterator[Block]:
             )
         else:
             yield Words(f"{title}: n/a")
-    powers = [(bucket.time, _watts(bucket)) for bucket in summary.buckets]
+    powers = [(bucket.time, bucket.mean("power_w")) for bucket in summary.buckets]
     if any(value is not None for _, value in powers):
-        title = f"Power, from the energy used in each {duration(summary.span_s)}"
-        yield charts.lines("power", title, "W", {"power": powers}, summary.span_s)
+        yield charts.lines(
+            "power", f"Power, mean of each {duration(summary.span_s)}", "W", {"power": powers}, summary.span_s
+        )
     else:
-        yield Words("Energy: n/a")
+        yield Words("Power: n/a")
 
 
 def _dearest(summary: Summary) -> Iterator[Block]:
@@ -276,12 +278,8 @@ def _pair(values: Sequence[float] | None) -> str:
 def _energy(whole: Sums) -> str:
     if whole.energy_j is None:
         return NOT_AVAILABLE
-    known = "" if whole.energy_s >= whole.minutes * 60 else f" (known for {duration(whole.energy_s)})"
+    known = "" if whole.energy_minutes == whole.minutes else f" (known for {count(whole.energy_minutes)} minutes)"
     return f"{whole.energy_j / J_PER_KWH:.3g} kWh{known}"
-
-
-def _watts(bucket: Sums) -> float | None:
-    return bucket.energy_j / bucket.energy_s if bucket.energy_j is not None else None
 
 
 def _time(moment: float) -> str:

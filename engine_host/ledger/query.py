@@ -24,13 +24,21 @@ SPANS_S: dict[str, int] = {"hour": 3600, "day": 86_400}
 USD = "(cost_prefill_usd + cost_decode_usd + cost_memory_usd)"
 """What a request cost; NULL without a price."""
 
+CACHED = "coalesce(cached_tokens, 0)"
+INPUT = f"CASE WHEN ttft_s IS NULL THEN 0 ELSE max(0, prompt_tokens - {CACHED}) END"
+"""Prompt tokens that were computed; none where the request ended before its first token."""
+
+MEMORY_USD = f"coalesce(cost_memory_usd / nullif({INPUT} + {CACHED} + output_tokens, 0), 0)"
+"""What each token of a request pays for the memory it held."""
+
 P99_RANK = "(99 * n + 99) / 100"
 """Nearest rank: the smallest value that at least 99 % of the n values don't exceed, in whole numbers."""
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Which requests: from `since` on and before `until` (Unix times), of these names, that cost at least `min_usd`."""
+    """Which requests: from `since` on and before `until` (Unix times), of these names, that cost at least `min_usd`.
+    `id` is the engine's or the client's."""
 
     since: float | None = None
     until: float | None = None
@@ -40,11 +48,12 @@ class Filters:
     profile: str | None = None
     finish: str | None = None
     min_usd: float | None = None
+    id: str | None = None
 
     @property
     def of_requests_only(self) -> bool:
         """Whether minutes, which are of all requests, can't tell what is asked for."""
-        return any(each is not None for each in (self.tier, self.key, self.finish, self.min_usd))
+        return any(each is not None for each in (self.tier, self.key, self.finish, self.min_usd, self.id))
 
     def where(self) -> tuple[str, list[Cell]]:
         """The condition of a statement, and its values."""
@@ -57,6 +66,7 @@ class Filters:
             "profile = ?": self.profile,
             "finish_reason = ?": self.finish,
             f"{USD} >= ?": self.min_usd,
+            "? IN (id, request_id)": self.id,
         }
         given = {condition: value for condition, value in conditions.items() if value is not None}
         return " AND ".join(given) or "1", list(given.values())
@@ -65,10 +75,12 @@ class Filters:
 class GroupLine(msgspec.Struct, frozen=True):
     """What the requests of a group used, cost and waited. `group` is a name, or an hour's or day's beginning in UTC.
 
-    `usd` is the sum over the requests that have a price, and `unpriced` counts the others, refused ones aside; what is
-    per request or token is over the priced ones alone. `saved_usd` is estimated. `ttft_p99_s` is over the requests;
-    `ttl_p99_s` over the tokens, from the minutes' sketches: `None` where a group is no sum of minutes (tier, key);
-    `request_ttl_p99_s` is what the TTL p99 of 99 % of the requests doesn't exceed.
+    `input_tokens` are those computed for prompts, `cached_tokens` those found in the prefix cache. `usd` is the sum
+    over the requests that have a price, and `unpriced` counts the others, refused ones aside; what is per request or
+    token is over the priced ones alone, split over tokens as in `CostLine`: prefill to input, decode to output, memory
+    to all three kinds alike. `saved_usd` is estimated. `ttft_p99_s` is over the requests; `ttl_p99_s` over the tokens,
+    from the minutes' sketches: `None` where a group is no sum of minutes (tier, key); `request_ttl_p99_s` is what the
+    TTL p99 of 99 % of the requests doesn't exceed.
     """
 
     group: str
@@ -76,13 +88,15 @@ class GroupLine(msgspec.Struct, frozen=True):
     aborted: int
     failed: int
     refused: int
-    prompt_tokens: int
-    cached_tokens: int | None
+    input_tokens: int
+    cached_tokens: int
     output_tokens: int
     usd: float | None
     unpriced: int
     saved_usd: float | None
     usd_per_thousand_requests: float | None
+    usd_per_million_input: float | None
+    usd_per_million_cached: float | None
     usd_per_million_output: float | None
     ttft_p99_s: float | None
     ttl_p99_s: float | None
@@ -94,14 +108,22 @@ def groups(connection: sqlite3.Connection, by: GroupBy, filters: Filters) -> lis
     where, values = filters.where()
     rows = connection.execute(
         f"""
-        SELECT {_group(by)} AS group_, count(*) AS requests, sum(finish_reason = 'abort') AS aborted,
+        WITH each AS (
+          SELECT {_group(by)} AS group_, finish_reason, cost_saved_usd, {USD} AS usd, output_tokens AS output,
+            {INPUT} AS input, {CACHED} AS cached, cost_prefill_usd AS prefill, cost_decode_usd AS decode,
+            {MEMORY_USD} AS memory
+          FROM requests WHERE {where}
+        )
+        SELECT group_, count(*) AS requests, sum(finish_reason = 'abort') AS aborted,
           sum(finish_reason = 'error') AS failed, sum(finish_reason = 'refused') AS refused,
-          sum(prompt_tokens) AS prompt_tokens, sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens,
-          sum({USD}) AS usd, sum(finish_reason != 'refused' AND {USD} IS NULL) AS unpriced,
+          sum(input) AS input_tokens, sum(cached) AS cached_tokens, sum(output) AS output_tokens,
+          sum(usd) AS usd, sum(finish_reason != 'refused' AND usd IS NULL) AS unpriced,
           sum(cost_saved_usd) AS saved_usd,
-          sum({USD}) * 1e3 / count({USD}) AS usd_per_thousand_requests,
-          sum({USD}) * 1e6 / sum(output_tokens) FILTER (WHERE {USD} IS NOT NULL) AS usd_per_million_output
-        FROM requests WHERE {where} GROUP BY group_
+          sum(usd) * 1e3 / count(usd) AS usd_per_thousand_requests,
+          {_per_million("prefill + memory * input", "input")} AS usd_per_million_input,
+          {_per_million("memory * cached", "cached")} AS usd_per_million_cached,
+          {_per_million("decode + memory * output", "output")} AS usd_per_million_output
+        FROM each GROUP BY group_
         ORDER BY {"group_" if by in SPANS_S else "usd DESC NULLS LAST, requests DESC, group_"}
         """,
         values,
@@ -152,6 +174,11 @@ def _group(by: GroupBy) -> str:
     if by == "all":
         return "''"
     return f"CAST(time / {SPANS_S[by]} AS INTEGER) * {SPANS_S[by]}" if by in SPANS_S else by
+
+
+def _per_million(usd: str, tokens: str) -> str:
+    """USD per million tokens of the requests that have a price; NULL without such tokens."""
+    return f"sum({usd}) FILTER (WHERE usd IS NOT NULL) * 1e6 / nullif(sum({tokens}) FILTER (WHERE usd IS NOT NULL), 0)"
 
 
 def _name(value: Cell, by: GroupBy) -> str:

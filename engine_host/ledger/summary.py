@@ -26,7 +26,7 @@ MOST_ERRORS = 10
 @dataclass
 class Sums:
     """The minutes of a bucket or an hour together; money is of the minutes that have a price, `unpriced_s` the
-    device-seconds of the others. Energy in joules, `energy_s` seconds for which it is known."""
+    device-seconds of the others. Energy in joules, over `energy_minutes`."""
 
     time: float
     minutes: int = 0
@@ -38,7 +38,7 @@ class Sums:
     cached_tokens: int = 0
     queried_tokens: int = 0
     energy_j: float | None = None
-    energy_s: float = 0.0
+    energy_minutes: int = 0
     estimated: bool = False
     ttft: Sketch = field(default_factory=Sketch)
     ttl: Sketch = field(default_factory=Sketch)
@@ -61,15 +61,16 @@ class Sums:
         self.queried_tokens += minute.queried_tokens
         if minute.energy_j is not None:
             self.energy_j = (self.energy_j or 0.0) + minute.energy_j
-            self.energy_s += MINUTE_S
+            self.energy_minutes += 1
         self.ttft.merge(sketch_of(minute.ttft))
         self.ttl.merge(sketch_of(minute.ttl))
-        for name, value in (("kv_used", minute.kv_used), ("utilization", minute.utilization)):
+        for name in ("kv_used", "utilization", "power_w"):
+            value = getattr(minute, name)
             if value is not None:
                 self._means.setdefault(name, []).append(value)
 
     def mean(self, name: str) -> float | None:
-        """The mean of `kv_used` or `utilization` over the minutes that have it."""
+        """The mean of `kv_used`, `utilization` or `power_w` over the minutes that have it."""
         values = self._means.get(name)
         return sum(values) / len(values) if values else None
 

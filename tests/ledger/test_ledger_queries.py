@@ -64,20 +64,32 @@ def test_the_sums_of_a_group(keep: Callable[..., Path]) -> None:
         request(tier="gold", output_tokens=30, cost=CHEAP, cached_tokens=None),
         request(tier="gold", output_tokens=10, cost=DEAR, finish_reason="abort"),
         request(tier="gold", output_tokens=500, cost=NO_PRICE, finish_reason="error"),
-        request(tier="gold", prompt_tokens=7, cached_tokens=None, output_tokens=0, cost=None, finish_reason="refused"),
+        request(
+            tier="gold",
+            prompt_tokens=7,
+            cached_tokens=None,
+            output_tokens=0,
+            cost=None,
+            ttft_s=None,
+            finish_reason="refused",
+        ),
         request(tier="none", cost=NO_PRICE),
     )
     lines = by(path, "tier")
     assert list(lines) == ["gold", "none"]
     gold = lines["gold"]
     assert (gold.requests, gold.aborted, gold.failed, gold.refused) == (4, 1, 1, 1)
-    assert (gold.prompt_tokens, gold.cached_tokens, gold.output_tokens) == (307, 80, 540)
+    # Computed: 100 of the first, whose cached ones aren't known, and 60 of the others; none of what was refused.
+    assert (gold.input_tokens, gold.cached_tokens, gold.output_tokens) == (220, 80, 540)
     assert gold.usd == pytest.approx(0.044)
     assert gold.saved_usd == pytest.approx(0.0005)
     assert gold.unpriced == 1
-    # Over the two that have a price: their 40 tokens.
+    # Over the two that have a price.
     assert gold.usd_per_thousand_requests == pytest.approx(22.0)
-    assert gold.usd_per_million_output == pytest.approx(1100.0)
+    # Memory: 0.001 USD over 100 + 30 tokens of the one, 0.01 over 60 + 40 + 10 of the other.
+    assert gold.usd_per_million_input == pytest.approx((0.011 + 0.1 / 130 + 0.6 / 110) / 160 * 1e6)
+    assert gold.usd_per_million_cached == pytest.approx(0.4 / 110 / 40 * 1e6)
+    assert gold.usd_per_million_output == pytest.approx((0.022 + 0.03 / 130 + 0.1 / 110) / 40 * 1e6)
     none = lines["none"]
     assert (none.usd, none.usd_per_thousand_requests, none.usd_per_million_output, none.unpriced) == (
         None,
@@ -139,13 +151,15 @@ def test_hours_and_days_are_in_their_order_whatever_they_cost(keep: Callable[...
         ({"min_usd": 0.004}, ["d", "b", "a"]),
         ({"min_usd": 0.04, "since": NOON + 1}, ["b"]),
         ({"tier": "' OR 1 --"}, []),
+        ({"id": "b"}, ["b"]),
+        ({"id": "theirs"}, ["c"]),
     ],
 )
 def test_filters(keep: Callable[..., Path], filters: dict[str, Any], found: list[str]) -> None:
     path = keep(
         request(id="a", time=NOON, model="other", cost=CHEAP),
         request(id="b", time=NOON + 1, tier="gold", finish_reason="length", cost=DEAR),
-        request(id="c", time=NOON + 2, key="k1", cost=NO_PRICE),
+        request(id="c", request_id="theirs", time=NOON + 2, key="k1", cost=NO_PRICE),
         request(id="d", time=NOON + 3, profile="throughput", cost=CHEAP),
     )
     assert ids(path, **filters) == found
@@ -311,6 +325,8 @@ def test_the_table_of_groups(keep: Callable[..., Path]) -> None:
     assert "1 more" in more
     ran = run("query", "--since", "2000-01-01", "--by", "tier", "--file", path)
     assert ran.stdout.splitlines()[-1].startswith("1 of the requests have no price")
+    ran = run("query", "--since", "2000-01-01", "--by", "day", "--file", path)
+    assert "≥ $0.006" in ran.stdout
 
 
 def test_json_of_groups_and_of_requests(keep: Callable[..., Path]) -> None:

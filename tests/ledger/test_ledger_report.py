@@ -101,7 +101,7 @@ def test_percentiles_of_a_span_are_merged_not_averaged(summary: Summary) -> None
 def test_what_a_minute_does_not_know_is_in_no_mean(summary: Summary) -> None:
     assert summary.whole.mean("kv_used") == pytest.approx(0.5)
     assert summary.whole.mean("utilization") == pytest.approx((0.75 + 0.25 + 0.75) / 3)
-    assert (summary.whole.energy_j, summary.whole.energy_s) == (36_000.0, 120.0)
+    assert (summary.whole.energy_j, summary.whole.energy_minutes) == (36_000.0, 2)
 
 
 def test_a_long_span_has_few_buckets_whose_minutes_add_up(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_key_figures_of_the_page(page: str) -> None:
     assert found["What idle time cost"] == "est. $0.042"
     assert found["Price of a device-hour"] == "est. $3.60"
     assert found["What the prefix cache saved"] == "est. $0.13"
-    assert found["Energy"].startswith("0.01 kWh (known for")
+    assert found["Energy"] == "0.01 kWh (known for 2 minutes)"
     assert "1 min of device time have no price" in page
     assert "The ledger has 3 of 180 minutes" in page
 
