@@ -24,10 +24,10 @@ def measure_routes(measuring: Measuring, gatherer: Gatherer) -> list[web.RouteDe
         return json_response(await asyncio.to_thread(measuring.ledger.past, since, until))
 
     async def findings(_: web.Request) -> web.Response:
-        return json_response(await asyncio.to_thread(diagnose, gatherer.gather()))
+        return json_response(await asyncio.to_thread(diagnose, await gatherer.gather()))
 
     async def record(_: web.Request) -> web.Response:
-        body = await asyncio.to_thread(dump, gatherer.gather())
+        body = await asyncio.to_thread(dump, await gatherer.gather())
         return web.Response(body=body, content_type="application/octet-stream")
 
     return [

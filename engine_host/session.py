@@ -133,7 +133,6 @@ class Session:
             snapshot=self._snapshots.snapshot,
             telemetry=self._measuring.telemetry,
             history=self._hub.history,
-            flight=lambda: self._host.flight,
             requests=lambda: self._measuring.lately,
             stalled=self._stalled,
         )

@@ -1,9 +1,12 @@
 """Puts a record together from the parts of a running host."""
 
+import asyncio
 import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +15,7 @@ import numpy as np
 import psutil
 
 from engine_host.api.figures import Telemetry
-from engine_host.api.flight import DECODE, LEFT, FlightReader
+from engine_host.api.flight import DECODE, LEFT, FlightReader, FlightVersionError
 from engine_host.api.records import RequestRecord
 from engine_host.api.types import HistoryPoint, Snapshot
 from engine_host.doctor.record import Named, Processor, Record, StalledClient
@@ -27,10 +30,10 @@ MAX_REQUESTS = 500
 
 
 class Gatherer:
-    """Asks the host's parts for what they know now; call `gather` on the host's event loop, where they live.
+    """Asks the host's parts for what they know now. They live on its event loop, and so does this.
 
-    `history` is asked with a Unix time for the seconds after it; `flight` is the reader of the running engine, `None`
-    without one; `requests` those that ended lately, oldest first; `stalled` the clients that take nothing now.
+    `history` is asked with a Unix time for the seconds after it; `requests` are those that ended lately, oldest first;
+    `stalled` the clients that take nothing now. The flight record is the one that the snapshot names.
     """
 
     def __init__(
@@ -40,7 +43,6 @@ class Gatherer:
         snapshot: Callable[[], Snapshot],
         telemetry: Callable[[], Telemetry | None],
         history: Callable[[float], Sequence[HistoryPoint]],
-        flight: Callable[[], FlightReader | None],
         requests: Callable[[], Sequence[RequestRecord]],
         stalled: Callable[[], Sequence[StalledClient]],
         clock: Callable[[], float] = time.time,
@@ -50,34 +52,31 @@ class Gatherer:
         self._snapshot = snapshot
         self._telemetry = telemetry
         self._history = history
-        self._flight = flight
         self._requests = requests
         self._stalled = stalled
         self._clock = clock
         self._monotonic = monotonic
         self._times: Any = None
 
-    def gather(self) -> Record:
+    async def gather(self) -> Record:
         """The record of now. Prompts and replies stay out of it; without an engine it has no steps."""
-        now, snapshot, reader = self._clock(), self._snapshot(), self._flight()
-        steps = reader.read_steps().rows if reader is not None else np.empty(0, STEP)
-        shares = reader.read_shares().rows if reader is not None else np.empty(0, SHARE)
-        ended = list(self._requests())[-MAX_REQUESTS:]
-        return Record(
+        now, snapshot = self._clock(), self._snapshot()
+        record = Record(
             time=now,
             offset=now - self._monotonic(),
-            steps=steps,
-            shares=shares,
-            names=_names(reader, shares) if reader is not None else {},
+            steps=np.empty(0, STEP),
+            shares=np.empty(0, SHARE),
+            names={},
             profile=self._profile() or Profile(name=snapshot.profile or "none", description=""),
             snapshot=snapshot,
             telemetry=self._telemetry(),
             past=list(self._history(now - HISTORY_S)),
-            requests=[msgspec.structs.replace(each, prompt=None, reply=None) for each in ended],
+            requests=list(self._requests())[-MAX_REQUESTS:],
             stalled=list(self._stalled()),
             processor=self._processor(),
-            shared_prefix=shared_prefix(ended),
         )
+        # With many requests running this takes tens of milliseconds, for which no stream should stand still.
+        return await asyncio.to_thread(_completed, record)
 
     def _processor(self) -> Processor:
         before, self._times = self._times, psutil.cpu_times()
@@ -86,6 +85,20 @@ class Gatherer:
             took = sum(self._times) - (sum(before) if before is not None else 0.0)
             steal = (steal - (before.steal if before is not None else 0.0)) / took if took > 0 else None
         return Processor(len(os.sched_getaffinity(0)), os.getloadavg()[0], steal)
+
+
+def _completed(record: Record) -> Record:
+    """With the steps and shares of its flight record, and without what requests say."""
+    said: dict[str, Any] = {
+        "requests": [msgspec.structs.replace(each, prompt=None, reply=None) for each in record.requests],
+        "shared_prefix": shared_prefix(record.requests),
+    }
+    for file in record.snapshot.flight[-1:]:
+        # A mapping of its own: the host's may be closed meanwhile. The file is gone when the engine has just ended.
+        with suppress(OSError, FlightVersionError), closing(FlightReader(file.path)) as reader:
+            shares = reader.read_shares().rows
+            return replace(record, steps=reader.read_steps().rows, shares=shares, names=_names(reader, shares), **said)
+    return replace(record, **said)
 
 
 def shared_prefix(requests: Sequence[RequestRecord]) -> int | None:

@@ -1,15 +1,14 @@
 """What a gatherer makes of a host's parts."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from engine_host.api.flight import DECODE, PREEMPTED, PREFILL, FlightReader
+from engine_host.api.flight import DECODE, PREEMPTED, PREFILL
 from engine_host.api.records import RequestRecord
-from engine_host.api.types import HistoryPoint
+from engine_host.api.types import FlightFile, HistoryPoint
 from engine_host.doctor.gather import HISTORY_S, MAX_REQUESTS, Gatherer, shared_prefix
 from engine_host.doctor.record import Named, StalledClient, dump, parse
 from engine_host.flight.writer import FlightWriter
@@ -24,7 +23,6 @@ def gatherer(**parts: Any) -> Gatherer:
         "snapshot": lambda: healthy.snapshot,
         "telemetry": lambda: None,
         "history": lambda since: [],
-        "flight": lambda: None,
         "requests": list,
         "stalled": list,
         "clock": lambda: 5000.0,
@@ -33,21 +31,15 @@ def gatherer(**parts: Any) -> Gatherer:
     return Gatherer(**{**given, **parts})
 
 
-@pytest.fixture
-def flight(tmp_path: Path) -> Iterator[tuple[FlightWriter, FlightReader]]:
+async def test_steps_shares_and_the_names_behind_them(tmp_path: Path) -> None:
     writer = FlightWriter(tmp_path / "flight", engine_id=0, blocks=9, block_size=16, page_bytes=None)
-    reader = FlightReader(tmp_path / "flight")
-    yield writer, reader
-    reader.close()
-
-
-def test_steps_shares_and_the_names_behind_them(flight: tuple[FlightWriter, FlightReader]) -> None:
-    writer, reader = flight
+    flight = (FlightFile(0, str(tmp_path / "flight")),)
+    snapshot = msgspec.structs.replace(trace("healthy").snapshot, flight=flight)
     for serial, name in enumerate(("a", "b", "c"), 1):
         writer.write_name(serial, f"{name}-0123abcd", 100 * serial)
     writer.write_shares(1, [1, 2, 3], [PREFILL, DECODE, PREEMPTED], [10, 1, 0], [10, 50, 0])
     writer.write_step(999.0, (0.001, 0.02, 0.001), (10, 1), (2, 1, 1, 0), 64, 5, 0)
-    record = gatherer(flight=lambda: reader).gather()
+    record = await gatherer(snapshot=lambda: snapshot).gather()
     assert (record.time, record.offset) == (5000, 4000)
     assert record.steps["number"].tolist() == [1]
     assert record.shares["serial"].tolist() == [1, 2, 3]
@@ -56,20 +48,22 @@ def test_steps_shares_and_the_names_behind_them(flight: tuple[FlightWriter, Flig
     assert parse(dump(record)).names == record.names
 
 
-def test_without_an_engine_there_are_no_steps_and_no_profile() -> None:
-    record = gatherer(profile=lambda: None).gather()
+@pytest.mark.parametrize("flight", [(), (FlightFile(0, "/no/such/file"),)])
+async def test_without_an_engine_there_are_no_steps_and_no_profile(flight: tuple[FlightFile, ...]) -> None:
+    snapshot = msgspec.structs.replace(trace("healthy").snapshot, flight=flight)
+    record = await gatherer(profile=lambda: None, snapshot=lambda: snapshot).gather()
     assert (len(record.steps), len(record.shares), record.names) == (0, 0, {})
     assert record.profile.name == trace("healthy").snapshot.profile
 
 
-def test_the_past_is_asked_for_and_stalled_clients_are_passed_on() -> None:
+async def test_the_past_is_asked_for_and_stalled_clients_are_passed_on() -> None:
     asked: list[float] = []
 
     def history(since: float) -> list[HistoryPoint]:
         asked.append(since)
         return list(trace("queue").past)
 
-    record = gatherer(history=history, stalled=lambda: (StalledClient("r", 3.0),)).gather()
+    record = await gatherer(history=history, stalled=lambda: (StalledClient("r", 3.0),)).gather()
     assert asked == [5000 - HISTORY_S]
     assert (len(record.past), record.stalled) == (len(trace("queue").past), [StalledClient("r", 3.0)])
 
@@ -80,9 +74,9 @@ def ended(prompt: str | None, tokens: int) -> RequestRecord:
     )
 
 
-def test_the_last_requests_are_kept_and_never_what_they_say() -> None:
+async def test_the_last_requests_are_kept_and_never_what_they_say() -> None:
     requests = [ended(f"you are helpful. {number}", 10) for number in range(MAX_REQUESTS + 5)]
-    record = gatherer(requests=lambda: requests).gather()
+    record = await gatherer(requests=lambda: requests).gather()
     assert len(record.requests) == MAX_REQUESTS
     assert {(each.prompt, each.reply) for each in record.requests} == {(None, None)}
     assert b"helpful" not in dump(record)
@@ -103,10 +97,10 @@ def test_what_prompts_have_in_common(prompts: list[tuple[str | None, int]], toke
     assert shared_prefix([ended(text, count) for text, count in prompts]) == tokens
 
 
-def test_the_processors_are_those_of_this_machine() -> None:
+async def test_the_processors_are_those_of_this_machine() -> None:
     asked = gatherer()
-    asked.gather()
-    processor = asked.gather().processor
+    await asked.gather()
+    processor = (await asked.gather()).processor
     assert processor.cores is not None
     assert processor.cores >= 1
     assert processor.load is not None
