@@ -1,6 +1,8 @@
 """Records and rows of the ledger: what goes in comes out."""
 
+import re
 import sqlite3
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -92,3 +94,11 @@ def test_half_a_character_is_stored_as_a_question_mark() -> None:
 def test_what_has_no_place_is_an_error_not_a_wrong_row(record: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         (REQUESTS if isinstance(record, RequestRecord) else MINUTES).row(record)
+
+
+def test_every_column_has_its_line_in_the_documentation() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "ledger.md").read_text()
+    for table in (REQUESTS, MINUTES, EVENTS):
+        lines = text.partition(f"### {table.name}\n")[2].partition("\n#")[0].splitlines()
+        told = [name for line in lines if line.startswith("|") for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+        assert told == list(table.names)
