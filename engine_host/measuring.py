@@ -12,6 +12,7 @@ from engine_host.api.records import EventRecord, MinuteRecord, RequestRecord
 from engine_host.api.types import ChangeRecord, Cost, Device
 from engine_host.books import RequestBook, Served
 from engine_host.gateway.ticket import Ticket
+from engine_host.ledger.file import LEDGER_FILE
 from engine_host.ledger.ledger import Ledger
 from engine_host.logs.ring import LogRing
 from engine_host.telemetry.accounting import Accounting, EngineFacts
@@ -24,8 +25,6 @@ from engine_host.telemetry.request_log import log_request
 from engine_host.telemetry.traces import Traces
 from engine_host.version import own_version
 from profiles.schema import Profile
-
-LEDGER_FILE = "ledger.db"
 
 LATELY = 500
 """Ended requests kept for the doctor."""

@@ -119,8 +119,8 @@ class Reading(msgspec.Struct, frozen=True):
     """One hardware value. `value` is `None` where it can't be had, and `why` then says why in a few words.
 
     `label` names exactly what was measured ("SM active", "kernel-busy", "CPU busy"), `source` the call it came from.
-    A reading of the unit words has its answer in `text`, such as why the clocks are held down, and 1 or 0 as `value`
-    where it can be told whether that is good.
+    A reading of the unit words has its answer in `text`, such as why the clocks are held down; its `value` is 1 where
+    that is a problem, else 0.
     """
 
     label: str
@@ -150,7 +150,7 @@ class DeviceEvent(msgspec.Struct, frozen=True):
 class Device(msgspec.Struct, frozen=True):
     """A device the engine runs on. `problem` is a sentence when the panel can't be filled.
 
-    `more` are the readings beyond the five, by the names of docs/metrics.md ("sm_occupancy", "pcie_rx", …); `cores` is
+    `more` are the readings beyond the five, by the names of docs/device.md ("sm_occupancy", "pcie_rx", …); `cores` is
     the busy share of each CPU core, 0 to 1.
     """
 
