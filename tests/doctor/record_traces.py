@@ -1,13 +1,16 @@
 """Makes the traces of a real engine anew: `python -m tests.doctor.record_traces FOLDER`; a few minutes on two cores.
 
 One host serves the default model with little KV memory, and is driven into one trouble after another. What is kept of
-each is what the host says of it (steps, shares, snapshot, seconds), and of the requests what their client knows.
+each is the host's own record (`GET /admin/record`), from where it began.
 """
 
 import asyncio
+import json
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,9 @@ import msgspec
 import numpy as np
 
 from engine_host.api.client import HostClient
-from engine_host.api.flight import DECODE, LEFT, FlightReader
-from engine_host.api.records import RequestRecord
-from engine_host.api.types import ApplyCommand, FlightFile, Snapshot
-from engine_host.doctor.record import Named, Processor, Record, save
-from profiles.schema import Profile
+from engine_host.api.figures import Telemetry
+from engine_host.api.types import ApplyCommand, Snapshot
+from engine_host.doctor.record import Record, parse, save
 from tests.support import LiveHost, running_host
 
 # 66 pages of 32 tokens, 720 KiB each. The longest context takes 48 of them.
@@ -50,8 +51,6 @@ class Scene:
     def __init__(self, live: LiveHost, host: HostClient, http: aiohttp.ClientSession, profile: str) -> None:
         self._live, self._host, self._http, self._profile = live, host, http, profile
         self._began = time.time()
-        self._steps, self._shares = 0, 0
-        self.ended: list[RequestRecord] = []
 
     async def begin(self) -> "Scene":
         """Put its profile in force; what comes from here on is its."""
@@ -60,40 +59,41 @@ class Scene:
             if snapshot.profile == self._profile and snapshot.state.name == "ready" and snapshot.swap is None:
                 break
         self._began = time.time()
-        reader = await self._reader()
-        self._steps, self._shares = reader.steps_made, reader.read_shares().end
         return self
 
     async def ask(self, prompt: list[int], tokens: int) -> None:
         """One completion of exactly `tokens` tokens."""
-        began = time.time()
         body = {"model": "smollm2-float32", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
         async with self._http.post(f"{self._live.url}/v1/completions", json=body) as response:
-            said = await response.json()
-            assert response.status == 200, said
-        self.ended.append(request_record(said["id"], began, len(prompt), tokens))
+            assert response.status == 200, await response.text()
+
+    async def ask_and_look_away(self, prompt: list[int], tokens: int, seconds: float) -> None:
+        """Ask for a stream, and read nothing of it for a while."""
+        body = {"model": "smollm2-float32", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": True}
+        content = json.dumps(body).encode()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client.connect(("127.0.0.1", self._live.port))
+            client.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n%b" % (len(content), content)
+            )
+            await asyncio.sleep(seconds)
 
     async def record(self) -> Record:
-        """What is known now."""
-        snapshot = await self._host.snapshot()
-        reader = await self._reader()
-        steps, shares = reader.read_steps(self._steps).rows, reader.read_shares(self._shares).rows
-        names = {}
-        for serial in np.unique(shares["serial"][~np.isin(shares["kind"], (DECODE, LEFT))]).tolist():
-            if (name := reader.request_of(serial)) is not None:
-                names[serial] = Named(name, reader.prompt_of(serial))
-        now = time.time()
-        return Record(
-            time=now,
-            offset=now - time.monotonic(),
+        """What the host's own record has of it."""
+        record = parse(await self._host.record())
+        steps = record.steps[record.steps["time"] + record.offset >= self._began]
+        shares = record.shares[record.shares["step"] >= steps["number"][0]]
+        return replace(
+            record,
             steps=steps,
             shares=shares,
-            names=names,
-            profile=Profile.model_validate({"name": self._profile, **toml(PROFILES[self._profile])}),
-            snapshot=anonymous(snapshot),
-            past=await self._host.history(self._began),
-            requests=self.ended,
-            processor=Processor(2, 1.4, 0.0),
+            names={serial: name for serial, name in record.names.items() if serial in shares["serial"]},
+            snapshot=anonymous(record.snapshot),
+            telemetry=anonymous_too(record.telemetry),
+            past=[each for each in record.past if each.time >= self._began],
+            requests=[each for each in record.requests if each.time >= self._began],
         )
 
     async def _snapshots(self) -> AsyncIterator[Snapshot]:
@@ -101,34 +101,18 @@ class Scene:
             yield await self._host.snapshot()
             await asyncio.sleep(0.1)
 
-    async def _reader(self) -> FlightReader:
-        (file,) = (await self._host.snapshot()).flight
-        assert isinstance(file, FlightFile)
-        return FlightReader(file.path)
-
-
-def toml(text: str) -> dict[str, Any]:
-    """A profile's text as a dictionary."""
-    import tomllib
-
-    return tomllib.loads(text)
-
 
 def anonymous(snapshot: Snapshot) -> Snapshot:
     """Without the paths of the machine it was taken on."""
-    return msgspec.structs.replace(
-        snapshot, model=msgspec.structs.replace(snapshot.model, path="smollm2-float32"), flight=(), marks=()
-    )
+    model = msgspec.structs.replace(snapshot.model, path="smollm2-float32")
+    return msgspec.structs.replace(snapshot, model=model, flight=(), marks=())
 
 
-def request_record(name: str, began: float, prompt: int, tokens: int) -> RequestRecord:
-    """What a client knows of a request that has ended well."""
-    return RequestRecord(
-        id=name, time=began, model="smollm2-float32", profile="small", tier="standard", key="", lane="short",
-        path="/v1/completions", prompt_tokens=prompt, cached_tokens=None, output_tokens=tokens, sequences=1,
-        finish_reason="length", error=None, guard_s=None, queue_s=None, prefill_s=None, first_decode_s=None,
-        delivery_s=None, ttft_s=None, tpot_s=None, ttl_p50_s=None, ttl_p99_s=None, total_s=time.time() - began,
-    )  # fmt: skip
+def anonymous_too(telemetry: Telemetry | None) -> Telemetry | None:
+    """The same of what is measured."""
+    if telemetry is None or telemetry.ledger is None:
+        return telemetry
+    return msgspec.structs.replace(telemetry, ledger=msgspec.structs.replace(telemetry.ledger, path="ledger.db"))
 
 
 def prompt(tokens: int, seed: int) -> list[int]:
@@ -166,6 +150,11 @@ async def main(folder: Path, live: LiveHost) -> None:
         )
         scene = await Scene(live, host, http, "small").begin()
         await kept("preempting", scene, *(scene.ask(prompt(120, 400 + i), 220) for i in range(9)))
+        scene = await Scene(live, host, http, "small").begin()
+        away = asyncio.create_task(scene.ask_and_look_away(prompt(40, 700), 300, 9.0))
+        await asyncio.sleep(8.0)
+        save(await scene.record(), folder / "not-reading.npz")
+        await away
         scene = await Scene(live, host, http, "one").begin()
         queue = [asyncio.create_task(later(0.5 * i, scene.ask(prompt(40, 500 + i), 40))) for i in range(50)]
         await asyncio.sleep(26)

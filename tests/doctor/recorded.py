@@ -17,7 +17,8 @@ TRACES = Path(__file__).parent / "traces"
 
 @cache
 def trace(name: str) -> Record:
-    """A record of a real engine on a CPU, or (host-starved) of vLLM's scheduler alone."""
+    """A record of a real engine on a CPU; "host-starved" is of vLLM's scheduler alone. In "hiccup", nothing is wrong
+    but that the machine was busy with something else for half a second, by chance."""
     return load(TRACES / f"{name}.npz")
 
 
@@ -52,4 +53,6 @@ def on_gpu(record: Record, busy: float = 0.9, **fields: Any) -> Record:
         power=Reading("power", "watts", 698.0, "by hand"),
         temperature=Reading("temperature", "celsius", 62.0, "by hand"),
     )
-    return with_snapshot(record, device=msgspec.structs.replace(h200, **fields))
+    device = msgspec.structs.replace(h200, **fields)
+    telemetry = record.telemetry and msgspec.structs.replace(record.telemetry, devices=(device,))
+    return with_snapshot(replace(record, telemetry=telemetry), device=device)

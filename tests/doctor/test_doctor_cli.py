@@ -31,9 +31,9 @@ def test_problems_of_a_record_are_printed_with_evidence_and_remedy() -> None:
     assert result.exit_code == 1
     first, second = result.stdout.split("\n\n")
     assert first.startswith("PROBLEM  The token budget is too large for the TTL target  (token-budget, ")
-    assert ", step 187, request cmpl-" in second.splitlines()[0]
-    assert "  Step 187 took 1.48 s" in second
-    assert "  → Set scheduler.long_prefill_threshold = 80" in second
+    assert ", step 293, request cmpl-" in second.splitlines()[0]
+    assert "  Step 293 took 989 ms" in second
+    assert "  → Set scheduler.long_prefill_threshold = 128" in second
 
 
 def test_a_warning_is_no_problem() -> None:

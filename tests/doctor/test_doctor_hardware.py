@@ -9,7 +9,6 @@ import pytest
 from engine_host.api.types import DeviceEvent, Reading
 from engine_host.doctor.record import Record
 from engine_host.telemetry.nvml_power import throttle_words
-from tests.console.stub_figures import TELEMETRY
 from tests.doctor.recorded import found, on_gpu, trace, with_knobs
 
 POWER_LIMIT, HARDWARE, TOO_HOT, TOO_HOT_HARDWARE, BRAKE, IDLE, APPLICATION = 0x04, 0x08, 0x20, 0x48, 0x88, 0x01, 0x02
@@ -18,7 +17,7 @@ POWER_LIMIT, HARDWARE, TOO_HOT, TOO_HOT_HARDWARE, BRAKE, IDLE, APPLICATION = 0x0
 
 @pytest.fixture(scope="module")
 def healthy() -> Record:
-    return trace("healthy")
+    return with_knobs(trace("healthy"), engine__enforce_eager=False)
 
 
 def throttled(mask: int, mhz: int | None = 1400, stale: bool = False) -> dict[str, Reading]:
@@ -143,7 +142,8 @@ def test_the_device_of_several_that_is_held_down_is_named(healthy: Record) -> No
 
     well = on_gpu(healthy, more=throttled(0)).snapshot.device
     hot = msgspec.structs.replace(well, index=3, more=throttled(TOO_HOT))
-    telemetry = msgspec.structs.replace(TELEMETRY, devices=(well, hot), ledger=None)
+    assert healthy.telemetry is not None
+    telemetry = msgspec.structs.replace(healthy.telemetry, devices=(well, hot))
     finding = found(replace(healthy, telemetry=telemetry))["throttle-heat"]
     assert finding.evidence[0].startswith("GPU 3 (NVIDIA H200)")
     assert "nvidia-smi -i 3" in finding.remedy
