@@ -80,6 +80,7 @@ class OverviewScreen(HostScreen):
         self._refreshing: Worker[None] | None = None
         self._asked_second = 0.0
         self._asked_minutes = 0.0
+        self._fetched_for = self._axis
         self._steps_until: float | None = None
 
     def compose_body(self) -> ComposeResult:
@@ -102,6 +103,9 @@ class OverviewScreen(HostScreen):
         self.query_one(LatencyPanel).show(snapshot.latency)
         self.query_one(CostPanel).show(snapshot.cost)
         self._show_load(snapshot)
+        self._start_fetch(snapshot)
+
+    def _start_fetch(self, snapshot: Snapshot) -> None:
         if self._refreshing is None or self._refreshing.is_finished:
             self._refreshing = self.run_worker(partial(self._fetch, snapshot), group="overview")
 
@@ -115,13 +119,18 @@ class OverviewScreen(HostScreen):
         if host is None or snapshot.time - self._asked_second < 1:
             return
         self._asked_second = snapshot.time
+        axis = self._axis
+        wanted = axis.live or axis != self._fetched_for  # what stands still keeps what it shows, and needs no more
         try:
-            known = self._past.seconds
-            since = known[-1].time if known else snapshot.time - SECONDS_KEPT
-            self._past.add_seconds(await host.history(since))
+            if wanted:
+                known = self._past.seconds
+                since = known[-1].time if known else snapshot.time - SECONDS_KEPT
+                self._past.add_seconds(await host.history(since))
             self._show_newest()
-            await self._fetch_minutes(host)
             self._show_telemetry(await host.telemetry())
+            if wanted:
+                await self._fetch_minutes(host)
+                self._fetched_for = axis
         except (HostUnreachable, HostError):
             return  # the status bar says so, and the next snapshot tries again
 
@@ -141,9 +150,11 @@ class OverviewScreen(HostScreen):
 
     @property
     def _now(self) -> float:
-        """The time of the newest data, which the axis follows: plots move when there is something to show."""
+        """The time up to which the axis goes: that of the newest data while it follows, so that none of it is empty."""
         newest, snapshot = self._past.newest, self.console_app.snapshot
-        return newest if newest is not None else snapshot.time if snapshot is not None else 0.0
+        if self._axis.live and newest is not None:
+            return newest
+        return snapshot.time if snapshot is not None else 0.0
 
     @property
     def _limit(self) -> float:
@@ -223,12 +234,16 @@ class OverviewScreen(HostScreen):
         self._axis = axis
         for panel in (self.query_one(KvPanel), self.query_one(RequestsPanel)):
             panel.entitle("" if axis.live else "now")
-        self._asked_second = 0.0  # what it needs is asked for with the next snapshot
         self._show_past()
+        self._asked_second = 0.0
+        if (snapshot := self.console_app.snapshot) is not None:
+            self._start_fetch(snapshot)
 
     def action_pause(self) -> None:
         """Stop the plots, or let them follow the time again."""
-        self._set_axis(self._axis.toggled(self._now))
+        axis = self._axis.toggled(self._now)
+        self._fetched_for = axis
+        self._set_axis(axis)
 
     def action_zoom(self, step: int) -> None:
         """Show a longer or a shorter time."""

@@ -214,9 +214,14 @@ async def test_a_pause_holds_the_plots_and_nothing_else(
         assert rendered(screen.query_one(StepBars)) == steps
         assert "until 12:00:00" in screen_text(screen)
         assert "777 tok/s" in shown(screen.query_one("#decode", Stat))
+        await later(serving, app, pilot, 900)
+        assert plotted(screen) == before, "though the host has forgotten those seconds"
+        await pilot.press("m", *["m"] * (len(MEASURES) // 2))
+        assert plotted(screen) == before
         assert "Requests  now" in screen_text(screen)
         assert "KV pages  now" in screen_text(screen)
         await pilot.press("space")
+        await settle(app, pilot)
         assert axis(screen).startswith("last 2 min")
         assert plotted(screen)[0][-100:] == [0.7] * 100
         assert "Requests  now" not in screen_text(screen)
