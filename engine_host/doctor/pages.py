@@ -1,6 +1,7 @@
 """Rules about KV pages: too few of them, too large ones, and none kept for reuse."""
 
 import math
+import re
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from engine_host.api.figures import Finding
 from engine_host.api.flight import PREEMPTED, RECOMPUTE
 from engine_host.doctor.record import Record
 from engine_host.doctor.steps import Recent, recent
-from engine_host.doctor.words import count, percent
+from engine_host.doctor.words import count, percent, round_down
 
 PREEMPTIONS = 3
 """In the last minute. One or two happen at the edge of a well-used pool; more say that it is too small for its load."""
@@ -34,6 +35,13 @@ CUT_REQUESTS = 3
 
 PREFILL_SHARE = 0.3
 """Share of the steps' time for prompts from which it is worth to ask whether they need to be computed."""
+
+# As engine_host.startup says it.
+_TOO_LITTLE = re.compile(
+    r"a context of (?P<asked>\d+) tokens needs (?P<need>[\d.]+) (?P<need_unit>\w+), "
+    r"and (?P<have>[\d.]+) (?P<have_unit>\w+) is left"
+)
+_BYTES = {"GiB": 2**30, "MiB": 2**20}
 
 
 def kv_preempting(record: Record) -> Finding | None:
@@ -119,7 +127,25 @@ def prefix_cache_off(record: Record) -> Finding | None:
 
 
 def context_memory(record: Record) -> Finding | None:
-    """The pool doesn't hold one sequence of the longest context."""
+    """The KV cache doesn't hold one sequence of the longest context: mostly the engine doesn't start then."""
+    failed = too_little(record)
+    if failed is not None:
+        asked = int(failed["asked"])
+        # Both are rounded to hundredths: it must fit wherever they were rounded from.
+        need = (float(failed["need"]) + 0.005) * _BYTES.get(failed["need_unit"], 1)
+        have = (float(failed["have"]) - 0.005) * _BYTES.get(failed["have_unit"], 1)
+        return Finding(
+            rule="context-memory",
+            severity="problem",
+            title="Memory is not enough for the context asked for",
+            evidence=(
+                f"The engine did not start: a context of {asked:,} tokens takes {failed['need']} "
+                f"{failed['need_unit']}, and there are {failed['have']} {failed['have_unit']}.",
+            ),
+            remedy=f"Set engine.max_model_len = {round_down(asked * have / need, 16)}, or give the KV cache "
+            f"{math.ceil(need / 2**20):,} MiB (engine.kv_cache_memory).",
+            time=record.snapshot.state.since,
+        )
     kv, longest = record.snapshot.kv, record.snapshot.model.max_model_len
     if kv is None or longest is None:
         return None
@@ -129,7 +155,7 @@ def context_memory(record: Record) -> Finding | None:
     size = f" ({needed * kv.page_bytes / 2**20:,.0f} MiB)" if kv.page_bytes is not None else ""
     return Finding(
         rule="context-memory",
-        severity="problem",
+        severity="warning",
         title="Memory is not enough for the context asked for",
         evidence=(
             f"A context of {longest:,} tokens takes {needed:,} pages of {kv.page_tokens} tokens; the pool has "
@@ -139,6 +165,12 @@ def context_memory(record: Record) -> Finding | None:
         f"has {needed:,} pages{size}.",
         time=record.time,
     )
+
+
+def too_little(record: Record) -> re.Match[str] | None:
+    """The numbers of the sentence with which an engine failed whose KV cache was too small for the context."""
+    state = record.snapshot.state
+    return _TOO_LITTLE.search(state.reason or "") if state.name == "failed" else None
 
 
 def context_length(record: Record) -> Finding | None:

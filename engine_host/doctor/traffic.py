@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 
 from engine_host.api.figures import Finding
+from engine_host.doctor.pages import too_little
 from engine_host.doctor.record import Record
 from engine_host.doctor.words import count, percent, seconds
 
@@ -33,7 +34,7 @@ FULL_POOL = 0.95
 def engine_failed(record: Record) -> Finding | None:
     """There is no engine, and the host has given up to start one."""
     state = record.snapshot.state
-    if state.name != "failed":
+    if state.name != "failed" or too_little(record) is not None:
         return None
     return Finding(
         rule="engine-failed",

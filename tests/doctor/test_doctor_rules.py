@@ -12,6 +12,7 @@ from engine_host.api.types import EngineState, HistoryPoint
 from engine_host.doctor.record import Record, StalledClient
 from engine_host.doctor.rules import RULES, diagnose
 from engine_host.doctor.steps import recent
+from engine_host.startup import explain
 from tests.console.stub_figures import TELEMETRY
 from tests.doctor.recorded import found, on_gpu, trace, with_knobs, with_snapshot
 
@@ -178,9 +179,25 @@ def test_a_pool_below_one_full_context() -> None:
     assert found(with_snapshot(record, model=model)) == {}
     model = msgspec.structs.replace(model, max_model_len=2 * longest)
     finding = found(with_snapshot(record, model=model))["context-memory"]
-    assert finding.severity == "problem"
+    assert finding.severity == "warning"
     assert "0.50 of one such request" in finding.evidence[0]
     assert f"engine.max_model_len = {longest}" in finding.remedy
+
+
+def test_an_engine_that_did_not_start_for_its_context_is_answered_by_one_that_fits() -> None:
+    said = explain(
+        ValueError(
+            "To serve at least one request with the model's max seq len (8192), (0.36 GiB KV cache is needed, which is "
+            "larger than the available KV cache memory (0.09 GiB). Try increasing `gpu_memory_utilization`"
+        ),
+        [],
+    )
+    findings = found(with_snapshot(trace("healthy"), state=EngineState("failed", 5.0, reason=said.reason)))
+    assert list(findings) == ["context-memory"]
+    finding = findings["context-memory"]
+    assert finding.severity == "problem"
+    assert "a context of 8,192 tokens takes 0.36 GiB, and there are 0.09 GiB" in finding.evidence[0]
+    assert finding.remedy == "Set engine.max_model_len = 1904, or give the KV cache 374 MiB (engine.kv_cache_memory)."
 
 
 def test_requests_that_do_not_fit_into_the_context() -> None:
