@@ -6,7 +6,7 @@ PYTHON ?= python3
 DEVICE ?= auto
 ARGS ?=
 BIN := .venv/bin
-BENCHMARKS := start flight_record port ui_tax swap gateway
+BENCHMARKS := start flight_record port ui_tax swap gateway telemetry
 
 .PHONY: run setup test lint format conformance bench lock test-programs clean
 
