@@ -241,9 +241,9 @@ class Session:
             with suppress(Exception):
                 await self._ports.close()
             await asyncio.to_thread(self._keys.close)
-            self._measuring.tick()
+            self._measure(self._measuring.tick)
             await self._host.stop()
-            self._measuring.finish()
+            self._measure(self._measuring.finish)
             await self._host.gate.stop()
             await asyncio.to_thread(self._measuring.close)
             await self._stores.close()
@@ -305,10 +305,13 @@ class Session:
             self._hub.queued(self._host.gate.waiting)
             state = self._host.state
             self._host.gate.observe(state.reason if state.name in ("recovering", "failed") else None)
-            try:
-                self._measuring.tick()
-            except Exception:
-                # What is only shown must not end what is served; once says enough.
-                if not self._complained:
-                    log.exception("The figures of this moment are lost.")
-                self._complained = True
+            self._measure(self._measuring.tick)
+
+    def _measure(self, work: Callable[[], None]) -> None:
+        """Do this part of the measuring. What is only shown must not end what is served; once says enough."""
+        try:
+            work()
+        except Exception:
+            if not self._complained:
+                log.exception("The figures of this moment are lost.")
+            self._complained = True
