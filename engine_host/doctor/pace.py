@@ -54,7 +54,7 @@ def long_prompt_stall(record: Record) -> Finding | None:
     """One long prompt holds up the tokens of all others."""
     steps = recent(record)
     median, target = steps.decode_median(STEPS), ttl_target(record)
-    if median is None or not steps.mixed.any():
+    if not median or not steps.mixed.any():
         return None
     limit = target[0] if target is not None else STALL_S
     slow = steps.mixed & (steps.seconds >= STALL_FACTOR * median) & (steps.seconds > limit)
@@ -179,7 +179,7 @@ def host_starved(record: Record) -> Finding | None:
         return None
     worst, host = int(np.argmax(steps.gaps)), record.processor
     evidence = [
-        f"Requests were there, and {percent(gaps / (gaps + took))} of the time of the last "
+        f"Requests ran, and {percent(gaps / (gaps + took))} of the time of the last "
         f"{count(len(steps.rows), 'step')} lay between steps; the longest pause, {seconds(float(steps.gaps[worst]))}, "
         f"was before step {steps.rows['number'][worst]}."
     ]

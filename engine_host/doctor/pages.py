@@ -81,7 +81,7 @@ def kv_preempting(record: Record) -> Finding | None:
 
 def prefix_block(record: Record) -> Finding | None:
     """The prefix cache is asked and finds nothing, since only whole pages can be found and prefixes are shorter."""
-    kv, prompts = record.snapshot.kv, [each.prompt_tokens for each in record.requests if each.prompt_tokens]
+    kv, prompts = record.snapshot.kv, [each.prompt_tokens for each in record.lately if each.prompt_tokens]
     if kv is None or kv.hit_ratio is None or kv.hit_ratio >= HIT_RATIO or len(prompts) < REQUESTS:
         return None
     page, shared = kv.page_tokens, record.shared_prefix
@@ -178,10 +178,10 @@ def context_length(record: Record) -> Finding | None:
     longest, kv = record.snapshot.model.max_model_len, record.snapshot.kv
     if longest is None:
         return None
-    refused = [each for each in record.requests if each.finish_reason == "refused" and each.prompt_tokens > longest]
+    refused = [each for each in record.lately if each.finish_reason == "refused" and each.prompt_tokens > longest]
     cut = [
         each
-        for each in record.requests
+        for each in record.lately
         if each.finish_reason == "length"
         and each.prompt_tokens + each.output_tokens / max(each.sequences, 1) >= longest
     ]
@@ -191,7 +191,7 @@ def context_length(record: Record) -> Finding | None:
     wanted = max(each.prompt_tokens for each in refused) if refused else longest
     better = 1024 * math.ceil((wanted + 1) * 1.25 / 1024)
     evidence = [
-        f"Of the last {count(len(record.requests), 'request')}, {len(refused)} had prompts of more than the "
+        f"Of the last {count(len(record.lately), 'request')}, {len(refused)} had prompts of more than the "
         f"{longest:,} tokens of the context, and {len(cut)} ended because prompt and reply filled it."
     ]
     if kv is not None:

@@ -25,6 +25,10 @@ VERSION = 1
 """Of the file; another one is refused."""
 
 
+LATELY_S = 600.0
+"""Requests that ended longer ago tell of a past that the operator may have mended already."""
+
+
 class RecordError(Exception):
     """The file can't be read as a record; the message is a sentence that names it."""
 
@@ -76,6 +80,11 @@ class Record:
     stalled: Sequence[StalledClient] = ()
     processor: Processor = field(default_factory=Processor)
     shared_prefix: int | None = None
+
+    @property
+    def lately(self) -> list[RequestRecord]:
+        """The requests that ended within the last `LATELY_S` seconds."""
+        return [each for each in self.requests if each.time + each.total_s >= self.time - LATELY_S]
 
 
 class _Facts(msgspec.Struct, frozen=True):

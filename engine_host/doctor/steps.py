@@ -24,7 +24,7 @@ class Recent:
     """From its beginning, or from the end of the step before where that was later, to its end. So overlapping steps of
     asynchronous scheduling add up to the time they took together."""
     gaps: NDArray[np.float64]
-    """From the end of the step before to its beginning, while there were requests; 0 else."""
+    """From the end of the step before to its beginning, while requests ran; 0 else."""
 
     @cached_property
     def plain_decode(self) -> NDArray[np.bool_]:
@@ -71,6 +71,6 @@ def recent(record: Record) -> Recent:
     begin = rows["time"].astype(np.float64)
     end = begin + rows["schedule"] + rows["execute"] + rows["update"]
     before = np.concatenate(([-np.inf], np.maximum.accumulate(end)[:-1])) if len(rows) else end
-    busy = np.concatenate(([False], (rows["running"] + rows["waiting"])[:-1] > 0)) if len(rows) else end > 0
+    busy = np.concatenate(([False], rows["running"][:-1] > 0)) if len(rows) else end > 0
     gaps = np.where(busy, np.maximum(begin - before, 0.0), 0.0)
     return Recent(record, rows, np.maximum(end - np.maximum(begin, before), 0.0), gaps)

@@ -99,8 +99,8 @@ def client_stalled(record: Record) -> Finding | None:
 
 def request_errors(record: Record) -> Finding | None:
     """Requests end with errors."""
-    failed = [each for each in record.requests if each.finish_reason == "error"]
-    if len(failed) < ERRORS or len(failed) < ERROR_RATE * len(record.requests):
+    failed = [each for each in record.lately if each.finish_reason == "error"]
+    if len(failed) < ERRORS or len(failed) < ERROR_RATE * len(record.lately):
         return None
     (said, times) = Counter(each.error or "without a sentence" for each in failed).most_common(1)[0]
     last = max(failed, key=lambda each: each.time)
@@ -109,8 +109,8 @@ def request_errors(record: Record) -> Finding | None:
         severity="problem",
         title="Requests end with errors",
         evidence=(
-            f"{len(failed)} of the last {count(len(record.requests), 'request')} did: "
-            f"{percent(len(failed) / len(record.requests))}.",
+            f"{len(failed)} of the last {count(len(record.lately), 'request')} did: "
+            f"{percent(len(failed) / len(record.lately))}.",
             f"{count(times, 'time')}: {said}",
         ),
         remedy="See the log at that time. A request that kills engines is set aside by itself after its second time.",

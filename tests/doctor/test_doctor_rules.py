@@ -6,19 +6,66 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from engine_host.api.figures import LedgerStatus
 from engine_host.api.types import EngineState, HistoryPoint
 from engine_host.doctor.record import Record, StalledClient
 from engine_host.doctor.rules import RULES, diagnose
 from engine_host.doctor.steps import recent
+from engine_host.flight.layout import SHARE, STEP
 from engine_host.startup import explain
 from tests.console.stub_figures import TELEMETRY
 from tests.doctor.recorded import found, on_gpu, trace, with_knobs, with_snapshot
 
+# Counts as small as may be, among them zeros; times of the last minute, in no order.
+step_rows = st.tuples(
+    st.integers(0, 9),
+    st.floats(-60, 0),
+    *[st.floats(0, 2, width=32)] * 3,
+    *[st.integers(0, 9)] * (len(STEP.names or ()) - 5),
+)
+
 
 def test_nothing_is_wrong_with_a_healthy_engine() -> None:
     assert diagnose(trace("healthy")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("hiccup", set()),
+        ("long-prompts", {"token-budget", "long-prompt-stall"}),
+        ("preempting", {"kv-preempting"}),
+        ("queue", {"queue-growing"}),
+        ("short-prompts", {"prefix-block"}),
+        ("not-reading", {"client-stalled"}),
+        ("host-starved", {"host-starved"}),
+    ],
+)
+def test_each_trace_has_its_own_trouble_and_no_other(name: str, rules: set[str]) -> None:
+    assert set(found(trace(name))) == rules
+
+
+@given(
+    steps=arrays(STEP, st.integers(0, 12), elements=step_rows),
+    shares=arrays(SHARE, st.integers(0, 12), elements=st.tuples(*[st.integers(0, 9)] * 5)),
+    told=st.fixed_dictionaries({}, optional={"kv": st.none(), "gateway": st.none()}),
+    measured=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_rule_fails_whatever_the_steps_are(steps: Any, shares: Any, told: dict[str, Any], measured: bool) -> None:
+    healthy = trace("long-prompts")
+    record = replace(
+        with_snapshot(healthy, **told),
+        steps=steps,
+        shares=shares,
+        offset=healthy.time,
+        telemetry=healthy.telemetry if measured else None,
+    )
+    assert [each for each in diagnose(on_gpu(record)) if "failed" in each.title] == []
 
 
 def test_an_engine_that_has_done_nothing_is_healthy_too() -> None:
@@ -266,7 +313,7 @@ def test_less_than_a_fifth_between_steps_is_none_and_time_without_requests_does_
         steps["time"] += np.concatenate(([0], np.cumsum(more)[:-1]))
         assert ("host-starved" in found(replace(record, steps=steps))) == told
     nobody = record.steps.copy()
-    nobody["running"] = nobody["waiting"] = 0
+    nobody["running"] = 0
     assert found(replace(record, steps=nobody)) == {}
 
 
@@ -295,6 +342,7 @@ def test_errors_are_told_by_rate() -> None:
     assert finding.request == "bad"
     assert found(replace(record, requests=[*good[:58], *bad])) == {}
     assert found(replace(record, requests=bad[:2])) == {}
+    assert found(replace(record, requests=[*good[:57], *bad], time=record.time + 1200)) == {}
 
 
 def test_an_engine_that_has_failed_is_told_with_its_hint() -> None:
