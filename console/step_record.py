@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from statistics import median
+from time import monotonic, time
 from typing import NamedTuple
 
 LONG = 3.0
@@ -81,7 +81,7 @@ def read_step_record(path: str) -> StepRecord:
 
     reader = FlightReader(path)
     try:
-        to_unix = time.time() - time.monotonic()
+        to_unix = time() - monotonic()
         rows = reader.read_steps(0)
         steps = [
             StepLine(*(row[name].item() for name in StepLine._fields))._replace(time=float(row["time"]) + to_unix)
@@ -97,6 +97,6 @@ def read_step_record(path: str) -> StepRecord:
                 names[serial] = reader.request_of(serial)
             share = StepShare(serial, names[serial], _KINDS.get(kind, f"kind {kind}"), tokens, context)
             shares.setdefault(number, []).append(share)
-        return StepRecord(time.time(), steps, shares)
+        return StepRecord(time(), steps, shares)
     finally:
         reader.close()

@@ -134,11 +134,11 @@ class Table(ScrollView, Generic[Row], can_focus=True):
             self.post_message(self.Selected(self, self.selected))
         self.refresh()
 
-    def select(self, at: int) -> None:
-        """Put the cursor on the row at this index, or the nearest, and bring it into view."""
+    def select(self, at: int, center: bool = False) -> None:
+        """Put the cursor on the row at this index, or the nearest, and bring it into view, or to its middle."""
         before, self._cursor = self._cursor, max(0, min(at, len(self._rows) - 1))
         rows, top = max(1, self.size.height - 1), self.scroll_offset.y
-        target = min(max(top, self._cursor - rows + 1), self._cursor)
+        target = max(0, self._cursor - rows // 2) if center else min(max(top, self._cursor - rows + 1), self._cursor)
         if target != top:
             self.scroll_to(y=target, animate=False, force=True)
         if self._cursor != before:
@@ -161,6 +161,10 @@ class Table(ScrollView, Generic[Row], can_focus=True):
     def action_page(self, pages: int) -> None:
         """Move the cursor by a screenful."""
         self.action_move(pages * max(1, self.size.height - 2))
+
+    def on_resize(self) -> None:
+        """The cursor stays in view."""
+        self.call_after_refresh(lambda: self.select(self._cursor))
 
     def on_click(self, event: events.Click) -> None:
         """Move the cursor to the row under the mouse."""

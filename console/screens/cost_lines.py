@@ -157,22 +157,22 @@ def _tokens(value: Callable[[CostLine], int]) -> Callable[[CostLine, int], str]:
 COLUMNS: tuple[Column[CostLine], ...] = (
     Column("group", 14, 12, lambda line, width: beginning(group_name(line), width), True, widest=32),
     Column("spent", 8, 11, _money(lambda line: line.usd)),
-    Column("requests", 9, 6, _tokens(lambda line: line.requests)),
-    Column("$/1k requests", 13, 7, _money(lambda line: line.usd_per_thousand_requests)),
-    Column("$/1M input", 10, 9, _money(lambda line: line.usd_per_million_input)),
+    Column("requests", 10, 6, _tokens(lambda line: line.requests)),
+    Column("$/1k req", 10, 7, _money(lambda line: line.usd_per_thousand_requests)),
+    Column("$/1M in", 9, 9, _money(lambda line: line.usd_per_million_input)),
     Column("$/1M cached", 11, 8, _money(lambda line: line.usd_per_million_cached)),
-    Column("$/1M output", 11, 10, _money(lambda line: line.usd_per_million_output)),
+    Column("$/1M out", 10, 10, _money(lambda line: line.usd_per_million_output)),
     Column("input", 7, 3, _tokens(lambda line: line.input_tokens), widest=9),
     Column("cached", 7, 1, _tokens(lambda line: line.cached_tokens), widest=9),
     Column("output", 7, 2, _tokens(lambda line: line.output_tokens), widest=9),
-    Column("est. saved", 10, 4, _money(lambda line: line.saved_usd)),
+    Column("est. saved", 12, 4, _money(lambda line: line.saved_usd)),
 )
 
 ORDERS: dict[str, tuple[str, Callable[[CostLine], float | None]]] = {
     "spent": ("spent", lambda line: line.usd),
     "requests": ("requests", lambda line: line.requests),
-    "$/1k requests": ("$/1k requests", lambda line: line.usd_per_thousand_requests),
-    "$/1M output": ("$/1M output", lambda line: line.usd_per_million_output),
+    "$/1k requests": ("$/1k req", lambda line: line.usd_per_thousand_requests),
+    "$/1M output": ("$/1M out", lambda line: line.usd_per_million_output),
     "saved": ("est. saved", lambda line: line.saved_usd),
 }
 """By what the rows can be sorted, most first, the column that shows it; and `name`."""

@@ -11,9 +11,9 @@ from textual.widgets import Static
 
 from console.screens.device_facts import (
     device_facts,
-    event_facts,
+    events_text,
     memory_fact,
-    peak_facts,
+    peaks_text,
     phase_facts,
     process_facts,
     step_facts,
@@ -90,14 +90,14 @@ class DeviceScreen(MeasuredScreen):
                         yield Facts(id="links")
                     with _panel("Health", "health-panel"):
                         yield Facts(id="health")
-                        yield Facts(id="events")
+                        yield Static("", id="events", markup=False)
             with Vertical(id="work"):
                 with _panel("Roofline", "roofline-panel"):
                     for phase in ("prefill", "decode"):
                         yield Static(phase, classes="phase")
                         yield Facts(id=f"{phase}-roofline")
                         yield Static("", id=f"{phase}-verdict", markup=False)
-                    yield Facts(id="peaks")
+                    yield Static("", id="peaks", markup=False)
                 with _panel("Steps", "steps-panel"):
                     yield Facts(id="steps")
                     yield Facts(id="sampler")
@@ -141,9 +141,10 @@ class DeviceScreen(MeasuredScreen):
             self.query_one(f"#{group}", Facts).set_facts(lines)
         self.query_one("#cores", CoreBars).set_shares(device.cores if device is not None else ())
         processes = process_facts(device) if device is not None else []
-        events = event_facts(device, now) if device is not None else []
+        events = events_text(device, now) if device is not None else ""
         self.query_one("#processes", Facts).set_facts(processes)
-        self.query_one("#events", Facts).set_facts(events)
+        self.query_one("#events", Static).update(events)
+        self.query_one("#events").display = bool(events)
         for panel, there in (
             ("power", device is not None),
             ("links", bool(facts["links"])),
@@ -158,7 +159,7 @@ class DeviceScreen(MeasuredScreen):
         for phase in (roofline.prefill, roofline.decode):
             self.query_one(f"#{phase.phase}-roofline", Facts).set_facts(phase_facts(phase))
             self.query_one(f"#{phase.phase}-verdict", Static).update(verdict(phase))
-        self.query_one("#peaks", Facts).set_facts(peak_facts(roofline))
+        self.query_one("#peaks", Static).update(peaks_text(roofline))
 
     def _show_steps(self, steps: StepFigures) -> None:
         panel = self.query_one("#steps-panel")

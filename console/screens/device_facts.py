@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from console.screens.reading_text import note, to_fact, unknown, value_text
+from console.screens.reading_text import note, to_fact, value_text
 from engine_host.api.figures import PhaseRoofline, Roofline, StepFigures
 from engine_host.api.types import Device, Reading
 from widgets import units
@@ -58,7 +58,7 @@ def process_facts(device: Device) -> list[Fact]:
         Fact(
             f"{process.pid} {one_line(process.name)}",
             units.bytes_(process.memory),
-            "" if process.memory is not None else "the driver doesn't say",
+            "" if process.memory is not None else "not told",
             process.memory / total if process.memory is not None and total else None,
             True,
             "normal" if process.memory is not None else "unknown",
@@ -67,12 +67,10 @@ def process_facts(device: Device) -> list[Fact]:
     ]
 
 
-def event_facts(device: Device, now: float) -> list[Fact]:
-    """What the driver reported, the latest first."""
+def events_text(device: Device, now: float) -> str:
+    """What the driver reported, the latest first, a line each."""
     events = sorted(device.events, key=lambda event: -event.time)
-    return [
-        Fact(f"{units.duration(max(0.0, now - event.time))} ago", one_line(event.text), level="bad") for event in events
-    ]
+    return "\n".join(f"✖ {units.duration(max(0.0, now - event.time))} ago: {one_line(event.text)}" for event in events)
 
 
 def phase_facts(phase: PhaseRoofline) -> list[Fact]:
@@ -106,17 +104,12 @@ def verdict(phase: PhaseRoofline) -> str:
     return f"{_VERDICTS[phase.verdict]} {phase.verdict}{estimated}{why}"
 
 
-def peak_facts(roofline: Roofline) -> list[Fact]:
-    """The peaks, and where they come from."""
-    return [
-        Fact(
-            one_line(peak.label),
-            value_text(peak),
-            note(peak) or one_line(peak.source),
-            level="unknown" if unknown(peak) else "normal",
-        )
+def peaks_text(roofline: Roofline) -> str:
+    """The peaks, and where they come from, or why there are none."""
+    return "\n".join(
+        f"{one_line(peak.label)}: {value_text(peak)} ({note(peak) or one_line(peak.source)})"
         for peak in (roofline.peak_flops, roofline.peak_bandwidth)
-    ]
+    )
 
 
 def step_facts(steps: StepFigures) -> list[Fact]:

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from console.step_record import StepLine, StepRecord, StepShare, read_step_record
+from console.step_record import LONG, StepLine, StepRecord, StepShare, read_step_record
 from widgets import palette, units
 from widgets.request_table import short_id
 from widgets.table import Column, Table, beginning
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from console.app import ConsoleApp
 
 NO_RECORD = "The engine writes no flight record."
-UNNAMED = "n/a: came too long ago"
+UNNAMED = "n/a (old)"
 
 SHARE_COLUMNS: tuple[Column[StepShare], ...] = (
     Column("request", 10, 9, lambda share, width: _request(share, width), True, widest=36),
@@ -142,7 +142,8 @@ class StepRingScreen(ModalScreen[None]):
         self._show_steps()
         at = self._wanted(self._record)
         self._say(self._standing(self._record, at))
-        self._steps.select(len(self._record.steps) - 1 if at is None else at)
+        shown = len(self._record.steps) - 1 if at is None else at
+        self.call_after_refresh(lambda: self._steps.select(shown, center=True))  # the sentence may take a row more
         self._show_shares()
 
     def _wanted(self, record: StepRecord) -> int | None:
@@ -161,8 +162,9 @@ class StepRingScreen(ModalScreen[None]):
             return f"Step {units.count(self._step)} {gone}: {held}."
         if at is None and self._time is not None:
             return f"That moment has left the ring: {held}."
-        median = units.milliseconds(record.long_from / 3)
-        return f"{held[0].upper()}{held[1:]} · median {median} · ▲ more than 3 times that · ✖ preempted"
+        median = units.milliseconds(record.long_from / LONG)
+        steps = f"Steps {units.count(first.number)} to {units.count(last.number)}"
+        return f"{steps} · median {median} · ▲ over {LONG:.0f} × that · ✖ preempted"
 
     def _say(self, sentence: str) -> None:
         self.query_one("#ring-standing", Static).update(Content(literal(one_line(sentence))))
@@ -199,7 +201,7 @@ class StepRingScreen(ModalScreen[None]):
         at = self._steps.cursor + way
         while 0 <= at < len(rows):
             if rows[at].took > longest:
-                self._steps.select(at)
+                self._steps.select(at, center=True)
                 return
             at += way
         self.notify("No long step is further " + ("on." if way > 0 else "back."), markup=False)
