@@ -12,7 +12,7 @@ from widgets.meter import bar
 from widgets.split_bar import SplitPart, split_cells
 from widgets.text import elide, one_line
 
-_SMALLEST_BAR = 6
+_SMALLEST_BAR = 4
 _GAP = 2
 
 

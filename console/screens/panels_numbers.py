@@ -7,7 +7,16 @@ from textual.content import Content
 from textual.widgets import Static
 
 from console.screens.panels import Panel
-from engine_host.api.figures import BILL_PARTS, Bill, BillPart, PhaseRoofline, Roofline, StepFigures, TtftParts
+from engine_host.api.figures import (
+    BILL_PARTS,
+    Bill,
+    BillPart,
+    PhaseRoofline,
+    Roofline,
+    StepFigures,
+    TtftParts,
+    WindowName,
+)
 from engine_host.api.types import Cost, Device, KvCache, Latency, Load, Reading
 from widgets import palette, units
 from widgets.meter import Meter
@@ -26,6 +35,8 @@ TTFT_PARTS = (
     ("delivery", "delivery_s", palette.series(2)),
 )
 """What TTFT is made of: name, field of `TtftParts`, colour. Each name has a first letter of its own."""
+_PARTS_WINDOWS: dict[WindowName, str] = {"1m": "", "10m": "10 min", "start": "all"}
+"""The windows the parts are shown over, the first with samples, and what is said of all but the usual one."""
 BILL_COLORS: dict[BillPart, str] = {
     "prefill": palette.series(1),
     "decode": palette.series(0),
@@ -62,9 +73,11 @@ class LatencyPanel(Panel):
                 stat.set(f"p50 {units.milliseconds(now.p50)}  p99 {units.milliseconds(now.p99)}", f"n {now.count}")
 
     def show_parts(self, windows: Sequence[TtftParts]) -> None:
-        """Show the parts of the shortest window that has samples."""
+        """Show the parts over the last minute, or where it has no sample, over the next longer window that has."""
         line = self.query_one("#parts", SplitLine)
-        found = next((parts for parts in windows if parts.count), None)
+        found = next(
+            (parts for name in _PARTS_WINDOWS for parts in windows if parts.window == name and parts.count), None
+        )
         if found is None:
             line.set_parts((), units.NOT_AVAILABLE)
             return
@@ -72,7 +85,8 @@ class LatencyPanel(Panel):
             SplitPart(name, getattr(found, field), color, name[0], (units.milliseconds(getattr(found, field)),))
             for name, field, color in TTFT_PARTS
         ]
-        line.set_parts(parts, f"mean {units.milliseconds(found.ttft_s)}")
+        over = _PARTS_WINDOWS[found.window]
+        line.set_parts(parts, f"mean {units.milliseconds(found.ttft_s)}" + (f" · {over}" if over else ""))
 
 
 class LoadPanel(Panel):

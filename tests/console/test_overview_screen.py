@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from harness import Console, screen_text, settle, shown, write_flight_record
-from stub_figures import NOTHING_KNOWN
+from stub_figures import NOTHING_KNOWN, PARTS, TELEMETRY
 from stub_host import NOON, StubHost, history, snapshot, starting
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -300,6 +300,10 @@ async def test_what_was_measured(console: Console, serving: StubHost) -> None:
             "$0.12/h · $0.002/min", "idle 27 %", "■ idle $0.37", "est., built-in price",
         ):  # fmt: skip
             assert text in screen_text(screen), text
+        quiet = msgspec.structs.replace(PARTS[0], count=0)
+        serving.figures = msgspec.structs.replace(TELEMETRY, parts=(quiet, PARTS[1]))
+        await later(serving, app, pilot, 1)
+        assert "mean 90 ms · 10 min" in screen_text(screen)
         serving.figures = NOTHING_KNOWN
         await later(serving, app, pilot, 1)
         for name in ("parts", "bill"):
