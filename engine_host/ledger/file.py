@@ -91,7 +91,7 @@ def why(path: Path, problem: Exception) -> str:
     if name.startswith("SQLITE_IOERR"):
         return f"reading or writing {path} failed ({name}); look at the disk, its quota and the file's size limit"
     if isinstance(problem, OSError):
-        return f"{path} or its folder can't be made ({problem.strerror}); look at the permissions and the disk"
+        return f"{path} or its folder can't be opened ({problem.strerror}); look at the permissions and the disk"
     return f"{path}: {problem}"
 
 
