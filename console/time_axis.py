@@ -55,23 +55,20 @@ class Axis:
         """Paused now, or live again."""
         return replace(self, end=now if self.end is None else None)
 
-    def zoomed(self, step: int, now: float, oldest: float) -> Axis:
+    def zoomed(self, step: int) -> Axis:
         """The next longer (1) or shorter (-1) span up to the same end."""
         index = min(max(ZOOMS_S.index(self.span_s) + step, 0), len(ZOOMS_S) - 1)
-        axis = replace(self, span_s=ZOOMS_S[index])
-        return axis if axis.end is None else axis._ending(axis.end, now, oldest)
+        return replace(self, span_s=ZOOMS_S[index])
 
     def moved(self, quarters: int, now: float, oldest: float) -> Axis:
         """Back (negative) or on by quarters of the view, no farther than `oldest`; at the newest it's live again."""
-        end = (now if self.end is None else self.end) + quarters * self.span_s / 4
-        return replace(self, end=None) if end >= now else self._ending(end, now, oldest)
+        end = now if self.end is None else self.end
+        there = max(end + quarters * self.span_s / 4, min(end, oldest + self.span_s))
+        return replace(self, end=None if there >= now and quarters > 0 else min(there, now))
 
     def at_oldest(self, now: float, oldest: float) -> Axis:
         """Where the data begins."""
-        return self._ending(oldest + self.span_s, now, oldest)
-
-    def _ending(self, end: float, now: float, oldest: float) -> Axis:
-        return replace(self, end=min(max(end, oldest + self.span_s), now))
+        return replace(self, end=min(oldest + self.span_s, now))
 
 
 @dataclass(frozen=True, slots=True)

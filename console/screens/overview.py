@@ -247,7 +247,7 @@ class OverviewScreen(HostScreen):
 
     def action_zoom(self, step: int) -> None:
         """Show a longer or a shorter time."""
-        self._set_axis(self._axis.zoomed(step, self._now, self._limit))
+        self._set_axis(self._axis.zoomed(step))
 
     def action_scrub(self, quarters: int) -> None:
         """Go back or on."""
