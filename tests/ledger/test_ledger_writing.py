@@ -290,10 +290,15 @@ def test_a_column_that_an_older_release_did_not_have_is_added(open_book: Callabl
     assert [(row["id"], row["pages_peak"]) for row in rows(book.path)] == [("old", None), ("new", 3)]
 
 
-def test_a_folder_that_cannot_be_written_is_said_and_serving_goes_on(tmp_path: Path) -> None:
-    folder = tmp_path / "closed"
-    folder.mkdir(mode=0o555)
-    said, waiting = run_alone("anybody", folder / LEDGER_FILE)
+@pytest.mark.parametrize("closed", ["folder", "file"])
+def test_what_cannot_be_written_is_said_and_serving_goes_on(tmp_path: Path, closed: str) -> None:
+    path = tmp_path / "closed" / LEDGER_FILE
+    path.parent.mkdir()
+    if closed == "file":
+        Writer(path).open()
+        path.chmod(0o444)
+    path.parent.chmod(0o555 if closed == "folder" else 0o777)
+    said, waiting = run_alone("anybody", path)
     assert "permissions" in said
     assert waiting == "1"
 
