@@ -192,6 +192,7 @@ class Measuring:
             fill_rate=tally.fill_rate,
             seconds=_since(before.seconds, self._bill.seconds),
             usd=_since(before.usd or {}, self._bill.usd) if self._bill.usd is not None else None,
+            price_estimated=self._bill.estimated,
         )
 
 
