@@ -66,7 +66,9 @@ class OverviewScreen(HostScreen):
         Binding(
             "end,greater_than_sign", "newest", "Newest", id="axis.newest", show=False, tooltip="Follow the time again"
         ),
-        Binding("e", "export", "Export", id="overview.export", tooltip="Save the data behind the plots as CSV"),
+        Binding(
+            "e", "export", "Export", id="overview.export", show=False, tooltip="Save the data behind the plots as CSV"
+        ),
     ]
 
     def __init__(self) -> None:

@@ -148,11 +148,10 @@ class TimePanel(Panel):
             segments.append(Segment(f"last {span}", span, priority=5))
         else:
             at, ago = clock(axis.end, now), max(0.0, now - axis.end)
-            ago -= ago % (60 if ago > 60 else 1)
             segments.append(Segment(f"paused at {at}", f"‖{at}", priority=9, color=palette.WARN))
-            if ago:
-                since = f"{units.duration(ago)} ago", f"-{units.duration(ago, 5)}"
-                segments.append(Segment(*since, priority=5, color=palette.WARN))
+            if ago >= 1:
+                whole = f"{int(ago)} s" if ago < 60 else units.duration(ago - ago % 60)
+                segments.append(Segment(f"{whole} ago", f"-{whole.replace(' ', '')}", priority=5, color=palette.WARN))
             segments.append(Segment(span, priority=4))
         if view.by_minute:
             segments.append(Segment("by the minute", "by min", priority=8))
