@@ -234,9 +234,10 @@ class FlightReader:
         v = self._views
         head = int(v.head[0])
         first = max(since + 1, head - RING_STEPS + 2, 1)
-        rows = v.ring[np.arange(first - 1, head) % RING_STEPS]
-        # The writer went on meanwhile: whatever it may have overtaken is not trusted.
-        rows = rows[rows["number"] > max(since, int(v.head[0]) - RING_STEPS + 1)]
+        numbers = np.arange(first, head + 1)
+        rows = v.ring[(numbers - 1) % RING_STEPS]
+        # The writer went on meanwhile: what it has overwritten, or may have begun to, is not trusted.
+        rows = rows[(rows["number"] == numbers) & (numbers > int(v.head[0]) - RING_STEPS + 1)]
         rows.flags.writeable = False
         return Steps(rows, missed=max(0, head - since) - len(rows))
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,36 +50,56 @@ class Accounting:
         self._rate = rate
         self._memory_share = memory_share
         self._clock = clock
+        self._wall = wall
         self._roofline = RooflineWindow()
         self._facts = EngineFacts()
+        self._devices = 1
         self._step = self._share = 0
 
     def tick(self, facts: EngineFacts) -> None:
         """Take in what happened since the last call. Call it a few times a second, on the event loop."""
         now, meter = self._clock(), self.meter
-        meter.rate, meter.memory_share = self._rate(facts.devices), self._memory_share()
+        if facts.flight is not None and facts.flight.stopped:
+            # Nobody tells what this engine does any more.
+            facts = replace(facts, flight=None)
         if facts.flight is not self._facts.flight:
-            self._step = self._share = 0
-            if facts.flight is None:
-                meter.engine_down(now)
-            else:
-                meter.engine_up(now, facts.flight.header.block_size, facts.work)
+            self._change_engine(facts, now)
         self._facts = facts
+        # While there is no engine, its devices wait for the next one.
+        self._devices = facts.devices if facts.flight is not None else max(facts.devices, self._devices)
+        meter.rate, meter.memory_share = self._rate(self._devices), self._memory_share()
         peaks = facts.peaks
         meter.peaks = (peaks.flops, peaks.bandwidth) if peaks and peaks.flops and peaks.bandwidth else None
+        self._read(now)
+
+    def _change_engine(self, facts: EngineFacts, now: float) -> None:
+        if self._facts.flight is not None:
+            # Its record outlives it, with what it did since the last look.
+            self._read(now)
+            self.meter.engine_down(now)
+        self._step = self._share = 0
+        if facts.flight is not None:
+            # It may have begun to work before it was shown to anybody.
+            age = max(0.0, self._wall() - facts.flight.header.created)
+            self.meter.engine_up(now - age, facts.flight.header.block_size, facts.work)
+
+    def _read(self, now: float) -> None:
+        facts, meter = self._facts, self.meter
         steps, shares = np.empty(0, STEP), np.empty(0, SHARE)
         if facts.flight is not None:
-            # The shares first: a step that has come back by then has told all of its.
+            # The steps first: what was told of them is there by then.
+            steps = facts.flight.read_steps(self._step).rows
             found = facts.flight.read_shares(self._share)
             shares, self._share = found.rows, found.end
-            steps = facts.flight.read_steps(self._step).rows
+            if found.missed:
+                meter.lost_track(shares["serial"])
         if len(steps):
             self._step = int(steps["number"][-1])
             self._tell_steps(steps)
         fed = meter.feed(steps, shares, facts.flight.request_of if facts.flight is not None else _nobody, now)
         self._roofline.add(fed)
         worked = fed.seconds["prefill"] + fed.seconds["decode"] + fed.seconds["memory"]
-        self.steps.busy(worked / facts.devices, fed.until)
+        self.steps.busy(worked / self._devices, fed.until)
         booked = sum(fed.seconds.values())
         usd = meter.rate.usd_per_s
         if booked:
@@ -92,7 +112,7 @@ class Accounting:
     def roofline(self) -> Roofline:
         """Both phases against the device's peaks."""
         facts = self._facts
-        return self._roofline.figures(self._clock(), facts.peaks, known=facts.work is not None, devices=facts.devices)
+        return self._roofline.figures(self._clock(), facts.peaks, known=facts.work is not None, devices=self._devices)
 
     def step_figures(self) -> StepFigures:
         """The steps of the last minute."""

@@ -14,13 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine_host.api.figures import BILL_PARTS, Bill, BillPart
-from engine_host.flight.layout import LEFT, SHARE
+from engine_host.flight.layout import LEFT, PREEMPTED, SHARE
 from engine_host.telemetry.accounts import Account
 from engine_host.telemetry.split import NOTHING, Spent, Split, split_steps
 from engine_host.telemetry.work import BY_TOKENS, Floats, WorkModel
 
 KEPT = 10_000
-"""Accounts kept, of requests that nobody asks for any more."""
+"""Accounts kept, of requests that have left and that nobody asks for any more."""
+
+AT_ONCE = 256
+"""Steps taken apart together: after a pause of the host there may be thousands, and what is needed for that grows with
+steps times requests."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +40,18 @@ class Rate:
     usd_per_kwh: float | None = None
 
     @property
-    def energy(self) -> float:
+    def energy(self) -> float | None:
         """USD a second for energy."""
-        return (self.watts or 0.0) / 1000 * (self.usd_per_kwh or 0.0) / 3600
+        if self.watts is None or self.usd_per_kwh is None:
+            return None
+        return self.watts / 1000 * self.usd_per_kwh / 3600
 
     @property
     def usd_per_s(self) -> float | None:
-        """USD a second, energy included."""
+        """USD a second, with energy where that is known."""
         if self.usd_per_device_hour is None:
             return None
-        return self.devices * self.usd_per_device_hour / 3600 + self.energy
+        return self.devices * self.usd_per_device_hour / 3600 + (self.energy or 0.0)
 
 
 @dataclass(frozen=True)
@@ -75,10 +81,11 @@ class CostMeter:
         self._until = now
         self._alive = False
         self._busy = False
-        self._step = 0
+        self._engine = self._step = 0
         self._seconds: dict[BillPart, float] = dict.fromkeys(BILL_PARTS, 0.0)
         self._usd: dict[BillPart, float] = dict.fromkeys(BILL_PARTS, 0.0)
-        self._device_s = self._priced_s = self._energy_usd = 0.0
+        self._device_s = self._priced_s = 0.0
+        self._energy_usd: float | None = None
         self._accounts: OrderedDict[str, Account] = OrderedDict()
         self._serials: dict[int, Account] = {}
         self._pages: dict[int, int] = {}
@@ -92,12 +99,15 @@ class CostMeter:
         """An engine runs from `now` on, with a flight record that begins anew; the time before was down."""
         self._book(now, "down" if not self._alive else self._gap_part())
         self._alive, self._busy, self._step = True, False, 0
+        self._engine += 1
         self.block_size, self.work = block_size, work or BY_TOKENS
         self._forget_engine()
 
     def engine_down(self, now: float) -> None:
         """No engine runs any more: its requests have left it."""
         if self._alive:
+            # A step that was under way does not come back any more.
+            self._busy = self._busy or bool(len(self._waiting))
             self._book(now, self._gap_part())
         self._alive = self._busy = False
         self._forget_engine()
@@ -107,24 +117,44 @@ class CostMeter:
     def feed(self, steps: NDArray[Any], shares: NDArray[Any], name: Callable[[int], str | None], now: float) -> Fed:
         """Book the time up to the last of these steps, and up to `now` where nothing is being computed.
 
-        `steps` are rows that follow those fed before, `shares` likewise, read before the steps were; `name` tells the
-        request of a serial.
+        `steps` are rows that follow those fed before, `shares` likewise, read after the steps were, so that all of
+        theirs are there; `now` is from before both. `name` tells the request of a serial.
         """
         before = dict(self._seconds)
         shares = np.concatenate([self._waiting, shares])
-        spent = (NOTHING, NOTHING)
-        if len(steps):
-            self._step = int(steps["number"][-1])
+        # At once: who is being computed for the first time has not left yet.
+        self._open(np.unique(shares["serial"]).tolist(), name)
+        spent = [NOTHING, NOTHING]
+        for at in range(0, len(steps), AT_ONCE):
+            some = steps[at : at + AT_ONCE]
+            self._step = int(some["number"][-1])
+            settled = shares["step"] <= self._step
+            found = self._book_steps(some, shares[settled])
+            spent = [each + more for each, more in zip(spent, found, strict=True)]
+            self._leave(shares["serial"][settled & (shares["kind"] == LEFT)].tolist())
+            shares = shares[~settled]
+        # Said since, of steps that were booked before.
         settled = shares["step"] <= self._step
-        self._waiting = shares[~settled]
-        if len(steps):
-            spent = self._book_steps(steps, shares[settled], name)
+        self._preempt(shares["serial"][settled & (shares["kind"] == PREEMPTED)].tolist())
         self._leave(shares["serial"][settled & (shares["kind"] == LEFT)].tolist())
+        self._waiting = shares[~settled]
+        if not self._serials:
+            # Whoever was left has been aborted: no step tells that.
+            self._busy = False
         if not len(self._waiting):
             # Nothing is on its way through the engine.
             self._book(now, self._gap_part())
         booked = {part: self._seconds[part] - before[part] for part in BILL_PARTS}
-        return Fed(self._until, booked, *spent)
+        return Fed(self._until, booked, spent[0], spent[1])
+
+    def lost_track(self, serials: NDArray[Any]) -> None:
+        """Shares have been missed, and so who has left: only those of the later ones, `serials`, are still there."""
+        self._leave(set(self._serials).difference(serials.tolist()))
+
+    @property
+    def until(self) -> float:
+        """The monotonic time up to which everything is booked."""
+        return self._until
 
     def account(self, request_id: str) -> Account | None:
         """What a request is charged so far; `None` where no step worked for it."""
@@ -155,7 +185,7 @@ class CostMeter:
             price_source=self.rate.source,
             estimated=self.rate.estimated,
             usd=dict(self._usd) if priced else None,
-            energy_usd=self._energy_usd if priced and self.rate.usd_per_kwh is not None else None,
+            energy_usd=self._energy_usd,
             total_usd=math.fsum(self._usd.values()) if priced else None,
             priced_s=self._priced_s,
         )
@@ -181,14 +211,12 @@ class CostMeter:
         if rate is not None:
             self._usd[part] += seconds * rate
             self._priced_s += seconds * devices
-            self._energy_usd += seconds * self.rate.energy
+            if (energy := self.rate.energy) is not None:
+                self._energy_usd = (self._energy_usd or 0.0) + seconds * energy
 
-    def _book_steps(
-        self, steps: NDArray[Any], shares: NDArray[Any], name: Callable[[int], str | None]
-    ) -> tuple[Spent, Spent]:
+    def _book_steps(self, steps: NDArray[Any], shares: NDArray[Any]) -> tuple[Spent, Spent]:
         worked = np.array([self._worked(row) for row in steps])
         serials = np.unique(np.concatenate([shares["serial"], np.fromiter(self._pages, np.uint32, len(self._pages))]))
-        self._open(serials.tolist(), name)
         held = np.array([self._pages.get(serial, 0) for serial in serials.tolist()], np.float64)
         split = split_steps(
             steps, shares, worked, serials, held, self.work, self.peaks, self.memory_share, self.block_size
@@ -228,18 +256,24 @@ class CostMeter:
                 if rate is not None:
                     account.usd[part] += float(seconds) * rate
             if rate is not None:
-                account.priced += float(sum(parts)) * devices
                 self._prefill_usd += float(parts[0]) * rate
+                self._prefill_tokens += int(split.computed[index])
+            else:
+                account.unpriced += float(sum(parts)) * devices
             account.computed += int(split.computed[index])
-            self._prefill_tokens += int(split.computed[index])
             account.preemptions += int(split.preemptions[index])
             account.pages_peak = max(account.pages_peak, int(split.pages_peak[index]))
             if split.steps[index]:
+                if account.engine != self._engine:
+                    account.engine, account.first_step = self._engine, None  # This one counts its steps anew.
                 account.steps += int(split.steps[index])
                 account.first_step = account.first_step or int(split.first_step[index])
                 account.last_step = int(split.last_step[index])
-            if (began := split.prompt_step_began[index]) == began:  # Not a number where there was none.
+            # Not a number where there was none; after its first token it may be carried to another engine, whose
+            # prompt that token is part of.
+            if (began := split.prompt_step_began[index]) == began and not account.answered:
                 account.prompt_step_began = float(began)
+            account.answered = account.answered or bool(split.answered[index])
 
     def _open(self, serials: Iterable[int], name: Callable[[int], str | None]) -> None:
         for serial in serials:
@@ -250,7 +284,15 @@ class CostMeter:
             account.open += 1
             self._serials[serial] = account
         while len(self._accounts) > KEPT:
-            self._accounts.popitem(last=False)
+            oldest = next((each for each, account in self._accounts.items() if not account.open), None)
+            if oldest is None:
+                break
+            del self._accounts[oldest]
+
+    def _preempt(self, serials: Iterable[int]) -> None:
+        for serial in serials:
+            self._pages[serial] = 0
+            self._serials[serial].preemptions += 1
 
     def _leave(self, serials: Iterable[int]) -> None:
         for serial in serials:

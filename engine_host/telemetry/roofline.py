@@ -1,7 +1,6 @@
 """How far each phase is from what the device can do, and what holds it back. Every rate here is an estimate."""
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine_host.api.figures import Phase, PhaseRoofline, Roofline, Verdict
@@ -41,36 +40,31 @@ class RooflineWindow:
         waited = fed.seconds["io"] + fed.seconds["scheduling"]
         if worked or waited:
             self._slices.append(_Slice(fed.until, fed.prefill, fed.decode, worked, waited))
+            # Also where nobody looks.
+            self._forget(fed.until)
 
     def figures(self, now: float, peaks: Peaks | None, *, known: bool, devices: int) -> Roofline:
         """Both phases against `peaks`; `known` tells whether there is an estimate of the model's work at all."""
-        while self._slices and self._slices[0].at < now - WINDOW_S:
-            self._slices.popleft()
+        self._forget(now)
         # What the meter books counts every device; what a device computes is told for one.
         waited = sum(each.waited for each in self._slices) / devices
         worked = sum(each.worked for each in self._slices)
         host = waited / (worked + waited) if worked + waited else 0.0
+        prefill = sum((each.prefill for each in self._slices), NOTHING)
+        decode = sum((each.decode for each in self._slices), NOTHING)
         why = "no peak known: set it in the profile, or run llmconsole calibrate" if peaks is None else peaks.source
         flops, bandwidth = (peaks.flops, peaks.bandwidth) if peaks is not None else (None, None)
         return Roofline(
             window_s=WINDOW_S,
-            prefill=_phase("prefill", _sum(each.prefill for each in self._slices), flops, bandwidth, host, known),
-            decode=_phase("decode", _sum(each.decode for each in self._slices), flops, bandwidth, host, known),
+            prefill=_phase("prefill", prefill, flops, bandwidth, host, known),
+            decode=_phase("decode", decode, flops, bandwidth, host, known),
             peak_flops=Reading("peak arithmetic", "flop/s", flops, why, None if flops else why),
             peak_bandwidth=Reading("peak memory bandwidth", "bytes/s", bandwidth, why, None if bandwidth else why),
         )
 
-
-def _sum(parts: Iterable[Spent]) -> Spent:
-    total = NOTHING
-    for each in parts:
-        total = Spent(
-            total.seconds + each.seconds,
-            total.flops + each.flops,
-            total.bytes_ + each.bytes_,
-            total.steps + each.steps,
-        )
-    return total
+    def _forget(self, now: float) -> None:
+        while self._slices and self._slices[0].at < now - WINDOW_S:
+            self._slices.popleft()
 
 
 def _phase(

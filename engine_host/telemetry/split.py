@@ -19,6 +19,14 @@ class Spent:
     bytes_: float
     steps: int
 
+    def __add__(self, more: "Spent") -> "Spent":
+        return Spent(
+            self.seconds + more.seconds,
+            self.flops + more.flops,
+            self.bytes_ + more.bytes_,
+            self.steps + more.steps,
+        )
+
 
 NOTHING = Spent(0.0, 0.0, 0.0, 0)
 
@@ -27,7 +35,7 @@ NOTHING = Spent(0.0, 0.0, 0.0, 0)
 class Split:
     """Steps taken apart. `prefill`, `decode` and `memory` are seconds by step; what follows is by request, in the order
     of `serials`: seconds, and what else its account needs. `prompt_step_began` is not a number where no step was for
-    its prompt."""
+    its prompt; `answered` tells that some step was for tokens after it."""
 
     prefill: Floats
     decode: Floats
@@ -41,6 +49,7 @@ class Split:
     first_step: NDArray[Any]
     last_step: NDArray[Any]
     prompt_step_began: Floats
+    answered: NDArray[np.bool_]
     computed: Floats
     preemptions: NDArray[Any]
     pages_peak: Floats
@@ -128,6 +137,7 @@ def split_steps(
         first_step=first_step,
         last_step=last_step,
         prompt_step_began=began,
+        answered=np.bincount(row[~chosen], minlength=size) > 0,
         computed=computed,
         preemptions=np.bincount(lost, minlength=size),
         pages_peak=in_use.max(axis=1, initial=0),
@@ -156,8 +166,8 @@ def _pages(
     pages[:, 0] = held
     row = np.searchsorted(serials, shares["serial"])
     column = shares["step"].astype(np.int64) - first
-    gone = (shares["kind"] >= PREEMPTED) & (column >= -1)
-    pages[row[gone], column[gone] + 1] = 0.0
+    gone = shares["kind"] >= PREEMPTED
+    pages[row[gone], np.maximum(column[gone] + 1, 0)] = 0.0
     here = (shares["kind"] <= RECOMPUTE) & (column >= 0)
     pages[row[here], column[here]] = np.ceil(shares["context"][here] / block_size)
     said = np.where(pages == unsaid, 0, np.arange(count + 1))

@@ -182,7 +182,8 @@ def test_without_a_price_there_are_seconds_and_no_money() -> None:
     assert account.cost().usd is None
     assert made.bill().total_usd == pytest.approx(0.001)
     assert made.bill().priced_s == pytest.approx(1.0)
-    assert made.saved_usd(15) == pytest.approx(0.00025)
+    # Thirty tokens for a tenth of a cent: those that had no price were not computed for nothing.
+    assert made.saved_usd(15) == pytest.approx(0.0005)
 
 
 def test_energy_is_on_top_of_the_hour() -> None:
@@ -193,6 +194,17 @@ def test_energy_is_on_top_of_the_hour() -> None:
     assert bill.device_s == 20.0
     assert bill.energy_usd == pytest.approx(0.01)
     assert bill.total_usd == pytest.approx(0.02 + 0.01)
+    # What was paid for energy stays on the bill when it isn't priced any more.
+    made.rate = Rate(2, 3.6)
+    made.feed(rows(), shares(), name, 20.0)
+    assert (made.bill().energy_usd, made.bill().total_usd) == (pytest.approx(0.01), pytest.approx(0.05))
+
+
+def test_energy_that_nobody_measures_is_not_known_and_not_for_nothing() -> None:
+    made = meter()
+    made.rate = Rate(1, 3.6, watts=None, usd_per_kwh=0.5)
+    made.feed(rows(), shares(), name, 10.0)
+    assert (made.bill().energy_usd, made.bill().total_usd) == (None, pytest.approx(0.01))
 
 
 Timeline = Sequence[tuple[float, float, float, list[tuple[int, int, int, int]], bool, float | None]]
@@ -269,3 +281,118 @@ def test_a_step_whose_requests_are_not_known_any_more_is_on_the_bill_all_the_sam
     made.feed(rows(step(1, 0.0, 2.0, prefill=3, decode=1)), shares(), name, 2.0)
     assert (made.bill().seconds["prefill"], made.bill().seconds["decode"]) == (1.5, 0.5)
     assert made.bill().device_s == 2.0
+
+
+def test_after_an_abort_the_engine_is_idle_though_no_step_follows() -> None:
+    made = meter()
+    made.feed(rows(step(1, 0.0, 1.0, prefill=30)), shares((1, 1, PREFILL, 30, 30)), name, 1.5)
+    assert made.bill().seconds["io"] == 0.5, "the request is still there"
+    made.feed(rows(), shares((1, 1, LEFT, 0, 0)), name, 4.0)
+    made.feed(rows(step(2, 9.0, 1.0, prefill=30)), shares((2, 2, PREFILL, 30, 30)), name, 10.0)
+    assert (made.bill().seconds["io"], made.bill().seconds["idle"]) == (0.5, 2.5 + 5.0)
+
+
+def test_who_is_preempted_by_a_step_that_is_still_computed_pays_no_pages_in_it() -> None:
+    made = meter(memory_share=0.5)
+    made.feed(rows(step(1, 0.0, 1.0, decode=2)), shares((1, 1, DECODE, 1, 20), (1, 2, DECODE, 1, 20)), name, 1.0)
+    # Told while the second step is under way; its row comes later.
+    made.feed(rows(), shares((1, 2, PREEMPTED, 0, 0), (2, 1, DECODE, 1, 20)), name, 1.5)
+    made.feed(rows(step(2, 1.0, 1.0, decode=1)), shares(), name, 2.0)
+    account = made.account("r2")
+    assert account is not None
+    assert account.preemptions == 1
+    assert (seconds(made, "r1"), seconds(made, "r2")) == ((0.0, 0.75, 0.75), (0.0, 0.25, 0.25))
+
+
+def test_a_request_that_is_being_computed_is_not_settled_before_its_first_step_comes_back() -> None:
+    made = meter()
+    made.feed(rows(), shares((1, 1, PREFILL, 30, 30)), name, 0.5)
+    assert not made.settled("r1")
+    made.feed(rows(step(1, 0.0, 20.0, prefill=30)), shares((1, 1, LEFT, 0, 0)), name, 20.0)
+    assert made.settled("r1")
+    assert seconds(made, "r1") == (20.0, 0.0, 0.0)
+
+
+def test_what_an_engine_was_at_when_it_died_was_no_idle_time() -> None:
+    made = meter()
+    made.feed(rows(), shares((1, 1, PREFILL, 30, 30)), name, 0.5)
+    made.engine_down(3.0)
+    assert (made.bill().seconds["io"], made.bill().seconds["idle"]) == (3.0, 0.0)
+
+
+def test_who_left_unseen_pays_no_longer_for_pages() -> None:
+    made = meter(memory_share=0.5)
+    made.feed(rows(step(1, 0.0, 1.0, decode=2)), shares((1, 1, DECODE, 1, 20), (1, 2, DECODE, 1, 20)), name, 1.0)
+    late = shares((7, 1, DECODE, 1, 21))
+    made.lost_track(late["serial"])
+    assert (made.settled("r1"), made.settled("r2")) == (False, True)
+    made.feed(rows(step(7, 1.0, 1.0, decode=1)), late, {}.get, 2.0)
+    assert seconds(made, "r1")[2] == 0.25 + 0.5, "and who is still there is known by its name"
+
+
+def test_who_left_in_steps_that_were_missed_pays_nothing_in_the_later_ones() -> None:
+    made = meter(memory_share=0.5)
+    made.feed(rows(step(1, 0.0, 1.0, decode=2)), shares((1, 1, DECODE, 1, 20), (1, 2, DECODE, 1, 20)), name, 1.0)
+    made.feed(rows(step(9, 2.0, 1.0, decode=1)), shares((3, 2, LEFT, 0, 0), (9, 1, DECODE, 1, 20)), name, 3.0)
+    assert (seconds(made, "r1")[2], seconds(made, "r2")[2]) == (0.75, 0.25)
+
+
+def test_thousands_of_steps_at_once_are_charged_as_those_that_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine_host.telemetry.meter.AT_ONCE", 3)
+    found: list[Any] = []
+    parts: list[tuple[int, int, int, int, int]] = []
+    for number in range(1, 20):
+        found.append(step(number, number * 2.0, 1.0, prefill=5, decode=1))
+        parts += [(number, number, PREFILL, 5, 5), (number, number - 1, DECODE, 1, 30)][: 1 + (number > 1)]
+        parts.append((number, number - 1, LEFT, 0, 0) if number % 3 else (number, number - 1, PREEMPTED, 0, 0))
+    one_by_one, at_once = meter(memory_share=0.3), meter(memory_share=0.3)
+    for row in found:
+        one_by_one.feed(rows(row), shares(*(each for each in parts if each[0] == row["number"])), name, 0.0)
+    fed = at_once.feed(rows(*found), shares(*parts), name, 0.0)
+    assert fed.prefill.steps == 19
+    for number in range(20):
+        assert at_once.account(f"r{number}") == one_by_one.account(f"r{number}")
+    assert at_once.bill().seconds == pytest.approx(one_by_one.bill().seconds)
+
+
+def test_only_accounts_of_requests_that_have_left_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine_host.telemetry.meter.KEPT", 3)
+    made = meter()
+    for number in range(1, 9):
+        entries = [(number, 1, DECODE, 1, 5), (number, number + 1, PREFILL, 4, 4), (number, number + 1, LEFT, 0, 0)]
+        made.feed(rows(step(number, float(number), 1.0)), shares(*entries), name, number + 1.0)
+    assert [each for each in range(1, 10) if made.account(f"r{each}") is not None] == [1, 8, 9]
+
+
+def test_the_prompt_of_a_request_is_computed_before_its_first_token_and_its_steps_are_those_of_its_last_engine() -> (
+    None
+):
+    made = meter()
+    made.feed(
+        rows(*(step(number, float(number), 1.0) for number in (7, 8, 9))),
+        shares((7, 1, PREFILL, 20, 20), (8, 1, PREFILL, 10, 30), (9, 1, DECODE, 1, 31)),
+        lambda serial: "r",
+        10.0,
+    )
+    made.engine_down(10.0)
+    made.engine_up(11.0, 10, WORK)
+    # What it had comes in with its prompt.
+    made.feed(
+        rows(step(1, 12.0, 1.0), step(2, 13.0, 1.0)),
+        shares((1, 1, PREFILL, 31, 31), (2, 1, DECODE, 1, 32)),
+        lambda serial: "r",
+        14.0,
+    )
+    account = made.account("r")
+    assert account is not None
+    assert account.prompt_step_began == 8.0
+    assert (account.first_step, account.last_step, account.steps) == (1, 2, 5)
+
+
+def test_a_share_of_the_price_that_is_too_small_to_see_makes_no_cost_unknown() -> None:
+    made = meter()
+    for number in range(1, 400):
+        made.feed(rows(step(number, number * 3e3, 2e3 / 3)), shares((number, 1, DECODE, 1, 5)), name, number * 3e3)
+    account = made.account("r1")
+    assert account is not None
+    assert account.cost().usd == pytest.approx(399 * 2e3 / 3 * 0.001)

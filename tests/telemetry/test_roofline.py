@@ -63,3 +63,10 @@ def test_what_is_older_than_the_window_counts_no_more() -> None:
     old, new = fed(1.0, prefill=Spent(1.0, 99.0, 0.0, 1)), fed(30.0, prefill=Spent(1.0, 10.0, 0.0, 1))
     assert figures(old, new, now=30.0).prefill.flops_per_s == 54.5
     assert figures(old, new, now=1.0 + WINDOW_S + 0.5).prefill.flops_per_s == 10.0
+
+
+def test_it_does_not_grow_though_nobody_looks() -> None:
+    window = RooflineWindow()
+    for second in range(500):
+        window.add(fed(float(second), decode=Spent(1.0, 1.0, 1.0, 1)))
+    assert len(window._slices) == WINDOW_S + 1
