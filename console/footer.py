@@ -11,13 +11,14 @@ _PALETTE_CELLS = 13
 """What the hint of the command palette takes: `^p palette`, its border and padding."""
 _GO_TO_MODE = "switch_mode("
 _LAST = ("help", "quit")
+_SCREENS = "Screens"
 
 
 class ConsoleFooter(Footer):
     """The screen's own keys, then the app's.
 
     Where they don't fit with room between them they move together and the palette's hint goes; where they still don't,
-    the keys of the screens give up their words: `1 2 3 Screens`.
+    the keys of the screens give up their words: `1 2 3 Screens`, and at last `1 2 3`.
     """
 
     DEFAULT_CSS = """
@@ -52,10 +53,12 @@ class ConsoleFooter(Footer):
         modes = [key for key in keys if key.action.startswith(_GO_TO_MODE)] if words + 2 * len(keys) > width else []
         for key in modes:
             key.description = ""
+        taken = sum(len(key.key_display) + 1 + (len(key.description) + 1 if key.description else 0) for key in keys)
+        label = bool(modes) and taken + len(_SCREENS) + 1 <= width
         for key in keys:
             yield key
-            if modes and key is modes[-1]:
-                yield Label("Screens")
+            if label and key is modes[-1]:
+                yield Label(_SCREENS)
         if not self.compact:
             yield from (key for key in every if key not in keys)
 

@@ -69,11 +69,13 @@ class Facts(Widget):
 def _lines(facts: Sequence[Fact], width: int) -> list[Content]:
     values = [_MARKS[fact.level] + one_line(fact.value) for fact in facts]
     value_width = min(max((cell_len(value) for value in values), default=0), _MOST_VALUE)
-    label_width = min(max((cell_len(fact.label) for fact in facts), default=0), max(8, width - value_width - 4))
-    barred = [(fact, value) for fact, value in zip(facts, values, strict=True) if fact.bar or fact.share is not None]
+    note_width = max((cell_len(fact.note) + 2 for fact in facts if fact.note), default=0)
+    label_width = max((cell_len(fact.label) for fact in facts), default=0)
+    label_width = min(label_width, max(width // 2 - 2, width - value_width - note_width - 2))
+    barred = [(fact, value) for fact, value in zip(facts, values, strict=True) if fact.share is not None]
     after = max((cell_len(value) + cell_len(fact.note) + 2 * bool(fact.note) for fact, value in barred), default=0)
     room = width - label_width - 2
-    bar_width = min(max(room - after - 2, _SMALLEST_BAR), room - value_width - 2, _LARGEST_BAR) if barred else 0
+    bar_width = min(max(room - after - 2, _SMALLEST_BAR), room - value_width - 2, _LARGEST_BAR)
     return [_line(fact, value, width, label_width, bar_width) for fact, value in zip(facts, values, strict=True)]
 
 
@@ -81,7 +83,9 @@ def _line(fact: Fact, value: str, width: int, label_width: int, bar_width: int) 
     label = elide(one_line(fact.label), label_width)
     label += " " * (label_width - cell_len(label) + 2)
     drawn = ""
-    if bar_width >= _SMALLEST_BAR and (fact.bar or fact.share is not None):
+    after = cell_len(value) + cell_len(fact.note) + 4
+    cramped = fact.share is None and cell_len(label) + bar_width + after > width  # a reason says more than dashes
+    if bar_width >= _SMALLEST_BAR and (fact.bar or fact.share is not None) and not cramped:
         drawn = bar(fact.share, bar_width) + "  "
     room = width - cell_len(label + drawn)
     value = elide(value, room)

@@ -130,7 +130,7 @@ class CostScreen(MeasuredScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Sorting is for costs, windows are for latencies."""
-        return {"sort": not self._latency, "window": self._latency}.get(action, True)
+        return {"sort": not self._latency, "window": self._latency}.get(action, True) or None
 
     def action_side(self) -> None:
         """Turn to latencies, or back to the bill."""

@@ -20,7 +20,7 @@ from console.screens.device_facts import (
     verdict,
 )
 from console.screens.measured import MeasuredScreen
-from console.screens.reading_text import to_fact, value_text
+from console.screens.reading_text import to_fact, troubling, value_text
 from engine_host.api.figures import Roofline, StepFigures, Telemetry
 from engine_host.api.types import Device
 from widgets import units
@@ -37,7 +37,7 @@ def _state(device: Device) -> str:
     """What is wrong with it, else what holds its clocks down."""
     held = device.more.get("throttle")
     stale = "stale" if device.utilization.stale else ""
-    return one_line(device.problem or (held.text if held is not None and held.value == 0 else "") or stale)
+    return one_line(device.problem or (held.text if held is not None and troubling(held) else "") or stale)
 
 
 COLUMNS: tuple[Column[Device], ...] = (
@@ -192,4 +192,4 @@ def _panel(title: str, name: str) -> Vertical:
 
 def _of_a_core(fact: Fact) -> Fact:
     """The sampler's own cost, in words."""
-    return Fact("sampler's own", fact.value, fact.note or "of a CPU core", level=fact.level)
+    return Fact("sampler", fact.value, fact.note or "of a CPU core, its own cost", level=fact.level)

@@ -54,12 +54,17 @@ def unknown(reading: Reading) -> bool:
     return not reading.text if reading.unit == "words" else reading.value is None
 
 
-def to_fact(reading: Reading, extra: str = "") -> Fact:
-    """The reading as a line: a bar for a share, a mark for words that say nothing good; `extra` is a further note."""
-    told = " · ".join(part for part in (note(reading), extra) if part)
+def troubling(reading: Reading) -> bool:
+    """Whether it's words that tell of a problem."""
+    return reading.unit == "words" and reading.value == 1
+
+
+def to_fact(reading: Reading) -> Fact:
+    """The reading as a line: a bar for a share, a mark for words that tell of a problem."""
+    beside = one_line(reading.text) if reading.unit != "words" else ""
+    told = " · ".join(part for part in (note(reading), beside) if part)
     share = reading.value if reading.unit == "fraction" else None
-    bad = reading.unit == "words" and reading.value == 0
-    level = "unknown" if unknown(reading) else "warn" if bad or reading.stale else "normal"
+    level = "unknown" if unknown(reading) else "warn" if troubling(reading) or reading.stale else "normal"
     return Fact(
         one_line(reading.label),
         value_text(reading),

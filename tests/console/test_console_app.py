@@ -38,7 +38,8 @@ async def test_it_starts_on_the_engine_and_goes_to_the_overview_when_ready(conso
 
 async def test_digits_change_the_mode(console: Console) -> None:
     async with console(StubHost(IDLE), "overview") as (app, pilot):
-        modes = {"3": "log", "4": "profiles", "5": "requests", "6": "keys", "0": "engine", "1": "overview", "2": "chat"}
+        modes = {"3": "log", "4": "profiles", "5": "requests", "6": "keys", "7": "device", "8": "cost", "9": "doctor"}
+        modes |= {"0": "engine", "1": "overview", "2": "chat"}
         assert set(modes.values()) == app.MODES.keys()
         for key, mode in modes.items():
             await pilot.press(key)
@@ -49,8 +50,16 @@ async def test_function_keys_change_the_mode_where_digits_are_typed(console: Con
     async with console(StubHost(IDLE), "chat") as (app, pilot):
         await pilot.press("1", "q")
         assert (app.current_mode, app.screen.query_one("#prompt").text) == ("chat", "1q")  # type: ignore[attr-defined]
-        await pilot.press("f3")
-        assert app.current_mode == "log"
+        for key, mode in (
+            ("f7", "device"),
+            ("f2", "chat"),
+            ("f8", "cost"),
+            ("f2", "chat"),
+            ("f9", "doctor"),
+            ("f3", "log"),
+        ):
+            await pilot.press(key)
+            assert app.current_mode == mode
 
 
 async def test_quit_at_once_when_nothing_runs(console: Console) -> None:
@@ -230,10 +239,10 @@ async def test_the_palette_has_our_commands(console: Console) -> None:
 
 
 async def test_the_footer_has_room_for_every_key_and_for_the_modes_names_where_it_can(console: Console) -> None:
-    names = ["Overview", "Chat", "Log", "Profiles", "Requests", "Keys"]
+    names = ["Overview", "Chat", "Log", "Profiles", "Requests", "Keys", "Device", "Cost", "Doctor"]
     async with console(StubHost(IDLE), size=(80, 24)) as (app, pilot):
         async for mode in each_mode(app, pilot):
-            for width in (80, 120):
+            for width in (80, 160):
                 await pilot.resize_terminal(width, 24)
                 await settle(app, pilot)
                 keys = list(app.screen.query_one(Footer).query(FooterKey))

@@ -38,17 +38,17 @@ async def test_each_reading_has_its_label_value_and_reason(console: Console) -> 
             "memory used ",
             "91 GB / 151 GB",
             "power limit 700 W",
-            "energy since start 0.13 kWh",
-            "SM clock 1 755 MHz",
-            "held down by ▲ power cap (software)",
+            "energy 0.13 kWh",
+            "SM clock 1 755 MHz of at most 1980 MHz",
+            "clocks held down ▲ power limit",
             "PCIe link gen 5 ×16 of gen 5 ×16",
-            "PCIe tx ▲ 400 MB/s stale",
-            "NVLink rx 41 GB/s",
-            "retired pages n/a not supported",
+            "PCIe sent ▲ 400 MB/s stale",
+            "NVLink received 41 GB/s",
+            "memory pages retired n/a not supported",
             "4312 VLLM::EngineCore",
             "991 python [train].py",
             "n/a not told",
-            "sampler's own 0.21 % of a CPU core",
+            "sampler 0.21 % of a CPU core, its own cost",
         ):
             assert part in text
         assert shown(app.screen.query_one("#events")) == "✖ 5 min 40 s ago: Xid 63: row remapping [pending]"
@@ -97,7 +97,7 @@ async def test_the_selected_of_several_devices_is_shown(console: Console) -> Non
         text = told(app)
         assert "CPU AMD EPYC 9B14, 4 cores" in text
         assert "0 ████████▍ 93 %" in text, "each core"
-        assert "memory bandwidth n/a no counter that may be read" in text
+        assert "DRAM bandwidth used n/a no counter that may be read" in text
 
 
 async def test_nothing_known_and_a_host_that_does_not_answer(console: Console) -> None:

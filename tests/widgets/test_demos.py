@@ -8,16 +8,20 @@ from widgets.demo import Demo
 
 WIDGETS = [
     "chat_message",
+    "core_bars",
+    "facts",
     "log_view",
     "meter",
     "page_map",
     "plot",
     "prompt",
     "request_table",
+    "split_bar",
     "split_line",
     "stat",
     "status_bar",
     "steps",
+    "table",
     "usage_bar",
     "waterfall",
 ]
