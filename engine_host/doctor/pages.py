@@ -59,7 +59,7 @@ def kv_preempting(record: Record) -> Finding | None:
         f"The pool was at {row['used_blocks']:,} of {kv.pages:,} pages after it, with {row['running']} requests "
         f"running and {row['waiting']} waiting.",
     ]
-    if again:
+    if again and scheduled:
         evidence.append(f"{count(again, 'token')} were computed again: {percent(again / scheduled)} of all.")
     lost = _preempted_by(steps, worst)
     if lost is not None:

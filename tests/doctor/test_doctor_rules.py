@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from engine_host.api.figures import LedgerStatus
+from engine_host.api.flight import RECOMPUTE
 from engine_host.api.types import EngineState, HistoryPoint
 from engine_host.doctor.record import Record, StalledClient
 from engine_host.doctor.rules import RULES, diagnose
@@ -55,7 +56,7 @@ def test_each_trace_has_its_own_trouble_and_no_other(name: str, rules: set[str])
     told=st.fixed_dictionaries({}, optional={"kv": st.none(), "gateway": st.none()}),
     measured=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 def test_no_rule_fails_whatever_the_steps_are(steps: Any, shares: Any, told: dict[str, Any], measured: bool) -> None:
     healthy = trace("long-prompts")
     record = replace(
@@ -178,6 +179,30 @@ def test_one_or_two_preemptions_are_the_edge_of_a_well_used_pool() -> None:
     assert found(replace(record, time=record.time + 120)) == {}
 
 
+def test_exactly_three_preemptions_are_told_and_what_is_computed_again_makes_them_a_problem() -> None:
+    record = trace("preempting")
+    steps, shares = record.steps.copy(), record.shares.copy()
+    steps["preempted"][np.flatnonzero(steps["preempted"])[3:]] = 0
+    scheduled = int((steps["prefill"] + steps["decode"]).sum())
+    again = np.flatnonzero(shares["kind"] == RECOMPUTE)
+    shares["tokens"][again] = 0
+    for share, severity in ((0.049, "warning"), (0.051, "problem")):
+        shares["tokens"][again[0]] = share * scheduled
+        finding = found(replace(record, steps=steps, shares=shares))["kv-preempting"]
+        assert (finding.severity, finding.evidence[0][:13]) == (severity, "3 preemptions")
+
+
+def test_what_is_computed_again_is_counted_from_the_first_step_of_the_minute() -> None:
+    record = trace("preempting")
+    (first, *_) = np.flatnonzero(record.shares["kind"] == RECOMPUTE)
+    number, tokens = record.shares["step"][first], record.shares["tokens"][first]
+    for since, less in ((number, 0), (number + 1, tokens)):
+        steps = record.steps[record.steps["number"] >= since].copy()
+        steps["preempted"][-1] = 3
+        finding = found(replace(record, steps=steps))["kv-preempting"]
+        assert f"{771 - less} tokens were computed again" in finding.evidence[2]
+
+
 def test_prompts_shorter_than_a_page_are_answered_by_smaller_pages() -> None:
     finding = found(trace("short-prompts"))["prefix-block"]
     assert "0 % were found" in finding.evidence[0]
@@ -210,9 +235,38 @@ def test_long_prompts_with_a_common_beginning_shorter_than_a_page() -> None:
     assert found(replace(record, requests=longer, shared_prefix=128)) == {}
 
 
+@pytest.mark.parametrize(
+    ("short", "count", "told"), [(10, 20, True), (9, 20, False), (19, 19, False)], ids=["half", "fewer", "too few"]
+)
+def test_half_of_the_prompts_must_not_fill_a_page(short: int, count: int, told: bool) -> None:
+    record = trace("short-prompts")
+    # A prompt that just fills a page is not found either: its last token is always computed.
+    lengths = [128] * short + [129] * (count - short)
+    requests = [msgspec.structs.replace(record.requests[0], prompt_tokens=each) for each in lengths]
+    assert ("prefix-block" in found(replace(record, requests=requests))) == told
+
+
+@pytest.mark.parametrize(("prefix", "block"), [(33, 32), (32, None), (127, 32), (128, None), (255, None), (64, 32)])
+def test_the_page_suggested_is_filled_by_the_common_beginning(prefix: int, block: int | None) -> None:
+    record = trace("short-prompts")
+    longer = [msgspec.structs.replace(each, prompt_tokens=500) for each in record.requests]
+    finding = found(replace(record, requests=longer, shared_prefix=prefix)).get("prefix-block")
+    assert (finding is not None) == (block is not None)
+    if finding is not None:
+        assert f"engine.block_size = {block} " in finding.remedy
+
+
+def test_a_larger_page_is_suggested_where_the_beginning_fills_two_of_them() -> None:
+    record = on_gpu(with_knobs(trace("short-prompts"), engine__enforce_eager=False))
+    longer = [msgspec.structs.replace(each, prompt_tokens=500) for each in record.requests]
+    for prefix, block in ((63, 16), (64, 32), (127, 32)):
+        finding = found(replace(record, requests=longer, shared_prefix=prefix))["prefix-block"]
+        assert f"engine.block_size = {block} " in finding.remedy
+
+
 def test_a_cache_that_is_off_matters_where_prompts_take_the_time() -> None:
     off = with_knobs(trace("healthy"), engine__enable_prefix_caching=False)
-    for share, told in ((0.29, False), (0.31, True)):
+    for share, told in ((0.29, False), (0.3, True)):
         steps = msgspec.structs.replace(TELEMETRY.steps, prefill_share=share)
         record = replace(off, telemetry=msgspec.structs.replace(TELEMETRY, steps=steps, devices=()))
         assert ("prefix-cache-off" in found(record)) == told
