@@ -9,7 +9,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,12 @@ class FlightRecorder:
         self._managers = [each for each in cache.coordinator.single_type_managers if each.block_pool is self._pool]
         self._off = False
         self._pending: deque[tuple[float, float, float, int, int, int, int, int]] = deque()
-        self._finished = 0
+        self._finished = self._preempted = 0
         self._scheduled = 0
         self._serials: dict[str, int] = {}
         self._last_serial = 0
+        self._names: list[str] = []
+        self._of_names: tuple[Sequence[int], list[Any]] = ((), [])
         self._changed = False
         self._paused = False
         self._steps_unshown = 0
@@ -93,15 +95,17 @@ class FlightRecorder:
         ended = time.monotonic()
         if ended >= self._budget.next:
             self._snapshot()
+        self._write_lost(output.preempted_req_ids or ())
         if output.total_num_scheduled_tokens:
             self._scheduled += 1
-            prompts = prefill_requests(output)
+            prompts = self._prompts(output)
             self._write_shares(output, prompts)
             prefill = sum(map(output.num_scheduled_tokens.__getitem__, prompts))
             decode = output.total_num_scheduled_tokens - prefill
-            preempted, budget = len(output.preempted_req_ids or ()), self._scheduler.max_num_scheduled_tokens
+            preempted, budget = self._preempted, self._scheduler.max_num_scheduled_tokens
             generation = self._knobs.generation & 0xFFFFFFFF
             self._pending.append((began, ended, time.monotonic(), prefill, decode, preempted, budget, generation))
+            self._preempted = 0
 
     def updated(self, began: float, output: Any) -> None:
         """The scheduler took in what the step of `output` produced."""
@@ -130,9 +134,10 @@ class FlightRecorder:
         """A request ended. The step in which it did, or the call, shows its pages afterwards."""
         self._finished += 1
         self._changed = True
+        self._names, self._of_names = [], ((), [])
         serial = self._serials.pop(request_id, None)
         if serial is not None:
-            self._writer.write_shares(self._scheduled, (serial,), (LEFT,), (0,), (0,))
+            self._writer.write_shares(self._scheduled, (serial,), LEFT, 0, 0)
 
     def changed(self) -> None:
         """Something ended, was paused or was cleared: show it at once if the share allows, else as soon as it does."""
@@ -157,32 +162,55 @@ class FlightRecorder:
             self._timer.cancel()
         self._writer.stop()
 
-    def _write_shares(self, output: Any, prompts: Iterable[str]) -> None:
-        """Note which requests the step works for, and which lost their place to them."""
-        lost = [self._serials[each] for each in output.preempted_req_ids or () if each in self._serials]
+    def _prompts(self, output: Any) -> list[str]:
+        """As `prefill_requests`; some of vLLM's model runners are told of a preempted request as of a new one."""
+        return [
+            each
+            for each in prefill_requests(output)
+            if each not in self._serials or not self._scheduler.requests[each].num_output_tokens
+        ]
+
+    def _write_lost(self, preempted: Collection[str]) -> None:
+        """Note who has lost its pages; a step may have room for nobody else."""
+        self._preempted += len(preempted)
+        lost = [self._serials[each] for each in preempted if each in self._serials]
         if lost:
-            none = [0] * len(lost)
-            self._writer.write_shares(self._scheduled - 1, lost, [PREEMPTED] * len(lost), none, none)
+            self._writer.write_shares(self._scheduled, lost, PREEMPTED, 0, 0)
+
+    def _write_shares(self, output: Any, prompts: Sequence[str]) -> None:
+        """Note which requests the step works for."""
         scheduled, requests, serials = output.num_scheduled_tokens, self._scheduler.requests, self._serials
         for request in output.scheduled_new_reqs:
             if request.req_id not in serials:
                 self._last_serial += 1
                 serials[request.req_id] = self._last_serial
                 self._writer.write_name(self._last_serial, request.req_id, requests[request.req_id].num_prompt_tokens)
-        kinds = dict.fromkeys(scheduled, DECODE)
-        kinds.update(dict.fromkeys(prompts, PREFILL))
-        drafts = output.scheduled_spec_decode_tokens
-        for request_id, tokens in scheduled.items():
-            # One token and its drafts is a step of decode: more is catching up.
-            if tokens > 1 and kinds[request_id] == DECODE and tokens > 1 + len(drafts.get(request_id, ())):
-                kinds[request_id] = RECOMPUTE
+        # Step after step works for the same requests: what is known of them is looked up once.
+        if (names := list(scheduled)) != self._names:
+            self._names = names
+            self._of_names = array("I", [serials[each] for each in names]), [requests[each] for each in names]
+        known, theirs = self._of_names
         self._writer.write_shares(
             self._scheduled,
-            [serials[each] for each in scheduled],
-            list(kinds.values()),
-            list(scheduled.values()),
-            [requests[each].num_computed_tokens for each in scheduled],
+            known,
+            self._kinds(output, names, prompts),
+            array("I", list(scheduled.values())),
+            array("I", [each.num_computed_tokens for each in theirs]),
         )
+
+    def _kinds(self, output: Any, names: Sequence[str], prompts: Sequence[str]) -> Sequence[int] | int:
+        if not prompts and output.total_num_scheduled_tokens == len(names):
+            return DECODE
+        drafts, first = output.scheduled_spec_decode_tokens, set(prompts)
+        # One token and its drafts is a step of decode: more is catching up.
+        return [
+            PREFILL
+            if name in first
+            else DECODE
+            if tokens == 1 or tokens <= 1 + len(drafts.get(name, ()))
+            else RECOMPUTE
+            for name, tokens in output.num_scheduled_tokens.items()
+        ]
 
     def _late(self) -> None:
         with self.lock:

@@ -135,9 +135,17 @@ class FlightWriter:
         self._views.names[serial % NAME_SLOTS] = (serial, prompt_tokens, request_id.encode()[:OWNER_BYTES])
 
     def write_shares(
-        self, step: int, serials: Sequence[int], kinds: Sequence[int], tokens: Sequence[int], contexts: Sequence[int]
+        self,
+        step: int,
+        serials: Sequence[int],
+        kinds: Sequence[int] | int,
+        tokens: Sequence[int] | int,
+        contexts: Sequence[int] | int,
     ) -> None:
-        """Append the parts of `step`, the number it has or will have in the ring of steps: one entry a request."""
+        """Append the parts of `step`, the number it has or will have in the ring of steps: one entry a request.
+
+        What all have in common may be given once.
+        """
         count = len(serials)
         block = np.empty((count, len(SHARE_COLUMNS)), np.uint32)
         block[:, 0] = step & 0xFFFFFFFF

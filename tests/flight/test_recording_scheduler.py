@@ -106,12 +106,17 @@ def test_pages_and_steps_are_what_vllm_says_through_a_random_load(
 
 
 @both_schedulers
-def test_shares_are_what_each_request_was_scheduled_for(recorded: Make, clock: Clock, asynchronous: bool) -> None:
+@pytest.mark.parametrize("second_runner", [False, True], ids=["runner1", "runner2"])
+def test_shares_are_what_each_request_was_scheduled_for(
+    recorded: Make, clock: Clock, asynchronous: bool, second_runner: bool
+) -> None:
     from benchmarks.bare_scheduler import produce
 
     scheduler, reader = recorded(
         asynchronous=asynchronous, blocks=33, max_num_batched_tokens=128, max_num_seqs=8, max_model_len=512
     )
+    # vLLM's second model runner is told of preempted requests as of new ones.
+    scheduler.use_v2_model_runner = second_runner
     chance, added = random.Random(7), 0
     expected: list[tuple[int, str, int, int]] = []
     computed: dict[str, int] = {}
@@ -144,6 +149,35 @@ def test_shares_are_what_each_request_was_scheduled_for(recorded: Make, clock: C
     left = rows["serial"][rows["kind"] == LEFT]
     assert sorted(left) == sorted(set(work["serial"].tolist()))
     assert reader.prompt_of(int(left[0])) > 0
+
+
+@both_schedulers
+def test_a_request_that_preempts_itself_is_told_so_though_nothing_is_scheduled(
+    recorded: Make, asynchronous: bool
+) -> None:
+    scheduler, reader = recorded(asynchronous=asynchronous, blocks=5, max_model_len=512)
+    add(scheduler, "long", 120, seed=1, max_tokens=200)
+    while step(scheduler).total_num_scheduled_tokens:
+        pass
+    rows = reader.read_shares().rows
+    assert (rows[-1]["kind"], rows[-1]["step"]) == (PREEMPTED, reader.steps_made)
+    abort(scheduler, "long")
+    add(scheduler, "short", 40, seed=2)
+    step(scheduler)
+    assert reader.read_steps().preempted.tolist()[-2:] == [0, 1]
+
+
+@both_schedulers
+def test_a_name_that_comes_again_is_another_request(recorded: Make, asynchronous: bool) -> None:
+    scheduler, reader = recorded(asynchronous=asynchronous)
+    for _ in range(2):
+        add(scheduler, "a", 40, seed=1, max_tokens=3)
+        while scheduler.has_requests():
+            step(scheduler)
+    rows = reader.read_shares().rows
+    assert rows["serial"].tolist() == sorted(rows["serial"].tolist())
+    assert set(rows["serial"].tolist()) == {1, 2}
+    assert rows["context"][rows["serial"] == 2].tolist()[0] == 40
 
 
 @both_schedulers

@@ -197,14 +197,16 @@ def test_energy_is_on_top_of_the_hour() -> None:
     # What was paid for energy stays on the bill when it isn't priced any more.
     made.rate = Rate(2, 3.6)
     made.feed(rows(), shares(), name, 20.0)
-    assert (made.bill().energy_usd, made.bill().total_usd) == (pytest.approx(0.01), pytest.approx(0.05))
+    assert made.bill().energy_usd == pytest.approx(0.01)
+    assert made.bill().total_usd == pytest.approx(0.03 + 0.02)
 
 
 def test_energy_that_nobody_measures_is_not_known_and_not_for_nothing() -> None:
     made = meter()
     made.rate = Rate(1, 3.6, watts=None, usd_per_kwh=0.5)
     made.feed(rows(), shares(), name, 10.0)
-    assert (made.bill().energy_usd, made.bill().total_usd) == (None, pytest.approx(0.01))
+    assert made.bill().energy_usd is None
+    assert made.bill().total_usd == pytest.approx(0.01)
 
 
 Timeline = Sequence[tuple[float, float, float, list[tuple[int, int, int, int]], bool, float | None]]
@@ -326,7 +328,7 @@ def test_who_left_unseen_pays_no_longer_for_pages() -> None:
     late = shares((7, 1, DECODE, 1, 21))
     made.lost_track(late["serial"])
     assert (made.settled("r1"), made.settled("r2")) == (False, True)
-    made.feed(rows(step(7, 1.0, 1.0, decode=1)), late, {}.get, 2.0)
+    made.feed(rows(step(7, 1.0, 1.0, decode=1)), late, lambda serial: None, 2.0)
     assert seconds(made, "r1")[2] == 0.25 + 0.5, "and who is still there is known by its name"
 
 
