@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 from time import monotonic, time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LONG = 3.0
 """A step is long that takes more than this many times the median of the ring's."""
@@ -49,11 +54,15 @@ class StepShare(NamedTuple):
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The steps the ring held at `read_at` (Unix time), oldest first, and the requests' parts of each by its number."""
+    """The steps the ring held at `read_at` (Unix time), oldest first.
+
+    `parts` are the rows of requests' parts of steps as they lie in the record, `names` the requests by their serials.
+    """
 
     read_at: float
     steps: list[StepLine]
-    shares: dict[int, list[StepShare]]
+    parts: NDArray[Any]
+    names: dict[int, str | None]
 
     @property
     def long_from(self) -> float:
@@ -69,10 +78,19 @@ class StepRecord:
         found = [index for index, step in enumerate(self.steps) if step.time <= moment]
         return found[-1] if found else None
 
+    def shares(self, number: int) -> list[StepShare]:
+        """The requests' parts of the step of this number."""
+        rows = self.parts[self.parts["step"] == number & 0xFFFFFFFF]
+        return [
+            StepShare(serial, self.names.get(serial), _KINDS.get(kind, f"kind {kind}"), tokens, context)
+            for _, serial, kind, tokens, context in rows.tolist()
+        ]
+
     def steps_of(self, request: str) -> list[StepLine]:
         """The steps that a request has a part in."""
-        of_it = {number for number, shares in self.shares.items() if any(share.request == request for share in shares)}
-        return [step for step in self.steps if step.number in of_it]
+        serials = [serial for serial, name in self.names.items() if name == request]
+        numbers = set(self.parts["step"][np.isin(self.parts["serial"], serials)].tolist())
+        return [step for step in self.steps if step.number & 0xFFFFFFFF in numbers]
 
 
 def read_step_record(path: str) -> StepRecord:
@@ -87,16 +105,8 @@ def read_step_record(path: str) -> StepRecord:
             StepLine(*(row[name].item() for name in StepLine._fields))._replace(time=float(row["time"]) + to_unix)
             for row in rows.rows
         ]
-        shares: dict[int, list[StepShare]] = {}
-        names: dict[int, str | None] = {}
-        oldest = steps[0].number if steps else 0
-        for number, serial, kind, tokens, context in reader.read_shares(0).rows.tolist():
-            if number < oldest:
-                continue
-            if serial not in names:
-                names[serial] = reader.request_of(serial)
-            share = StepShare(serial, names[serial], _KINDS.get(kind, f"kind {kind}"), tokens, context)
-            shares.setdefault(number, []).append(share)
-        return StepRecord(time(), steps, shares)
+        parts = reader.read_shares(0).rows
+        names = {serial: reader.request_of(serial) for serial in np.unique(parts["serial"]).tolist()}
+        return StepRecord(time(), steps, parts, names)
     finally:
         reader.close()

@@ -11,7 +11,7 @@ from textual.widgets import Static
 from console.screens import cost_lines, latency_lines
 from console.screens.latency_lines import WINDOW_NAMES, LatencyRow
 from console.screens.measured import MeasuredScreen
-from engine_host.api.figures import WINDOWS, Bill, CostLine, Telemetry
+from engine_host.api.figures import WINDOWS, Telemetry
 from widgets import units
 from widgets.facts import Facts
 from widgets.split_bar import SplitBar
@@ -82,7 +82,7 @@ class CostScreen(MeasuredScreen):
 
     def show_figures(self, figures: Telemetry) -> None:
         """Show both sides, so that turning costs nothing."""
-        self._show_bill(figures.bill, figures.costs, figures.time)
+        self._show_bill(figures)
         kind = cost_lines.GROUPS[self._groups[0]]
         column = cost_lines.ORDERS[self._order][0] if self._order in cost_lines.ORDERS else "group"
         self.query_one("#costs", Table).set_rows(cost_lines.grouped(figures.costs, kind, self._order), column)
@@ -91,7 +91,8 @@ class CostScreen(MeasuredScreen):
         panel.border_subtitle = Content(f"by {self._order} · o sorts · g groups")
         self._show_latencies(figures)
 
-    def _show_bill(self, bill: Bill, costs: Iterable[CostLine], time: float) -> None:
+    def _show_bill(self, figures: Telemetry) -> None:
+        bill, time = figures.bill, figures.time
         self.query_one("#bill").border_subtitle = Content(
             f"since start, {units.duration(max(0.0, time - bill.since))} ago"
         )
@@ -101,11 +102,12 @@ class CostScreen(MeasuredScreen):
             cost_lines.bill_parts(bill), "n/a: no device has been paid for"
         )
         self.query_one("#bill-kinds", StatusBar).set_segments(cost_lines.kind_segments(bill))
-        saved = next((line.saved_usd for line in costs if line.kind == "all"), None)
+        saved = next((line.saved_usd for line in figures.costs if line.kind == "all"), None)
         self.query_one("#bill-also", StatusBar).set_segments(
             [
                 Segment(f"idle costs {cost_lines.idle_text(bill, time)}", priority=2),
                 Segment(f"the prefix cache saved est. {units.usd(saved)}", f"cache saved est. {units.usd(saved)}", 1),
+                *cost_lines.ledger_segments(figures.ledger),
             ]
         )
 

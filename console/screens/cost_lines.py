@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import accumulate, pairwise
 
-from engine_host.api.figures import BILL_PARTS, Bill, BillPart, CostLine, GroupKind
+from engine_host.api.figures import BILL_PARTS, Bill, BillPart, CostLine, GroupKind, LedgerStatus
 from widgets import palette, units
 from widgets.split_bar import SplitPart
 from widgets.status_bar import Segment
@@ -132,6 +132,15 @@ def idle_text(bill: Bill, time: float) -> str:
         return units.NOT_AVAILABLE
     idle = bill.usd.get("idle", 0.0)
     return f"{units.usd(idle)}, {units.usd(idle / (time - bill.since) * 3_600)} an hour"
+
+
+def ledger_segments(ledger: LedgerStatus | None) -> list[Segment]:
+    """What keeps the ledger from being whole; nothing while it is."""
+    if ledger is None:
+        return []
+    lost = f"▲ the ledger lost {units.count(ledger.lost)} rows" if ledger.lost else ""
+    problem = f"▲ ledger: {one_line(ledger.problem)}" if ledger.problem else ""
+    return [Segment(problem, priority=4, color=palette.BAD), Segment(lost, priority=3, color=palette.BAD)]
 
 
 def group_name(line: CostLine) -> str:

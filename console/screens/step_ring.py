@@ -187,7 +187,7 @@ class StepRingScreen(ModalScreen[None]):
     @on(Table.Selected, "#ring-steps")
     def _show_shares(self) -> None:
         step = self._steps.selected
-        shares = self._record.shares.get(step.number, []) if self._record is not None and step is not None else []
+        shares = self._record.shares(step.number) if self._record is not None and step is not None else []
         self.query_one("#ring-shares", Table).set_rows(shares)
         self.query_one("#ring-requests").border_title = Content(
             "Requests" if step is None else f"Requests of step {units.count(step.number)}"

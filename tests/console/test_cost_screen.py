@@ -14,6 +14,7 @@ from console.screens.cost_lines import bill_parts, grouped
 from console.settings import Settings
 from console.theme import DARK
 from engine_host.api.contract import HostUnreachable
+from engine_host.api.figures import LedgerStatus
 from widgets.table import Table
 
 
@@ -64,6 +65,7 @@ async def test_the_bill_tells_sum_price_shares_idle_and_saved(console: Console) 
             bill=msgspec.structs.replace(
                 BILL, usd=None, total_usd=None, usd_per_device_hour=None, price_source="set [cost]", energy_usd=None
             ),
+            ledger=LedgerStatus("ledger.db", 9, 0, 3, "the disk is [full]"),
         )
         host.now = snapshot(time=NOON + 1)
         await app.poll()
@@ -72,6 +74,7 @@ async def test_the_bill_tells_sum_price_shares_idle_and_saved(console: Console) 
         assert "n/a = 1 508.0 s of 2 devices × n/a" in text
         assert "Price n/a: set [cost]" in text
         assert "decode 655.6 s 43 %" in text
+        assert "▲ ledger: the disk is [full] · ▲ the ledger lost 3 rows" in text
 
 
 async def test_costs_are_grouped_and_sorted(console: Console) -> None:

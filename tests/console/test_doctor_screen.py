@@ -145,7 +145,9 @@ def test_a_moment_is_found_by_its_time(tmp_path: Path) -> None:
     assert record.at_time(sixty.time + 0.05) == 59
     assert record.at_time(record.steps[0].time - 1) is None
     assert [step.number for step in record.steps if step.took > record.long_from] == [120, 180]
-    assert StepRecord(0.0, [], {}).long_from == float("inf")
+    assert [share.kind for share in record.shares(150)] == ["decode", "preempted", "decode"]
+    assert [step.number for step in record.steps_of("cmpl-[b44e1b7d2")] == [120, 150, 180]
+    assert StepRecord(0.0, [], record.parts, {}).long_from == float("inf")
 
 
 @pytest.mark.parametrize(("shows", "size"), [("findings", (80, 24)), ("ring", (80, 24)), ("ring", (120, 40))])
