@@ -12,8 +12,8 @@ from engine_host.telemetry.latency_requests import Ended
 from engine_host.telemetry.meter import CostMeter
 
 OVERDUE_S = 10.0
-"""A request whose engine doesn't say that it has left is closed after this time, with what is known by then: an abort
-takes effect when the step under way ends."""
+"""A request whose engine doesn't say that it has left is closed once so much time is accounted for after its end, with
+what is known by then. An abort takes effect when the step under way ends, and until then nothing is accounted for."""
 
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort", "repetition": "stop"}
 
@@ -61,6 +61,7 @@ class RequestBook:
         self._sinks = tuple(sinks)
         self._open: dict[Ticket, _Open] = {}
         self._asked: dict[Ticket, asyncio.Future[float | None]] = {}
+        self._over = False
 
     @property
     def profile(self) -> str:
@@ -73,32 +74,39 @@ class RequestBook:
         return account.cost().usd if account is not None else None
 
     async def cost_of(self, ticket: Ticket) -> float | None:
-        """Wait for a request to be closed; what it has cost in USD, `None` without a price."""
+        """Wait for a request to be closed; what it has cost in USD, `None` without a price, or once all is closed."""
+        if self._over:
+            return None
         future = self._asked.setdefault(ticket, asyncio.get_running_loop().create_future())
         return await future
 
     def ended(self, ticket: Ticket, reason: str, ended: Ended | None, error: str | None) -> None:
-        """A request has ended; `error` is the sentence its client got. It is closed by one of the next ticks."""
-        self._open[ticket] = _Open(ticket, reason, ended, error, self._clock())
+        """A request has ended; `error` is the sentence its client got. It is closed by one of the next ticks; at once,
+        where there are no more of them."""
+        self._open[ticket] = each = _Open(ticket, reason, ended, error, self._clock())
+        if self._over:
+            self._close(each)
 
     def tick(self) -> None:
         """Close what can be closed; call it each time after the meter was fed."""
-        now = self._clock()
         for each in tuple(self._open.values()):
             each.ticks += 1
             # What was in the engine in its last moment has been fed by the second tick after.
             settled = each.ticks > 1 and self._meter.settled(each.ticket.request_id)
-            if settled or now - each.at > OVERDUE_S:
+            if settled or self._meter.until - each.at > OVERDUE_S:
                 self._close(each)
 
     def close(self) -> None:
         """Close all that is open, with what is known: the host ends."""
-        for each in tuple(self._open.values()):
-            self._close(each)
-        for future in self._asked.values():
-            if not future.done():
-                future.set_result(None)
-        self._asked.clear()
+        self._over = True
+        try:
+            for each in tuple(self._open.values()):
+                self._close(each)
+        finally:
+            for future in self._asked.values():
+                if not future.done():
+                    future.set_result(None)
+            self._asked.clear()
 
     def _close(self, each: _Open) -> None:
         del self._open[each.ticket]
@@ -110,6 +118,8 @@ class RequestBook:
         self._tell_hub(record, each.ticket)
         for sink in self._sinks:
             sink(record, each.ticket)
+        # The gateway remembers the ticket for a while, and needs no texts for that.
+        each.ticket.prompt_text = each.ticket.reply_text = None
 
     def _record(self, each: _Open, account: Account) -> RequestRecord:
         ticket, ended, served = each.ticket, each.ended, self._served()

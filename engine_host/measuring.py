@@ -76,8 +76,10 @@ class Measuring:
             _sum([each.power.value for each in devices]),
             _sum([each.memory_used.value for each in devices]),
         )
-        self.accounting.tick(self._facts())
-        self.book.tick()
+        try:
+            self.accounting.tick(self._facts())
+        finally:
+            self.book.tick()
         if (minute := int(time.time() // MINUTE_S)) != self._minute:
             self.ledger.minute(self._minute_record(devices))
             self._minute = minute
@@ -89,8 +91,11 @@ class Measuring:
 
     def finish(self) -> None:
         """Close the books, on the event loop."""
-        self.accounting.tick(self._facts())
-        self.book.close()
+        try:
+            self.accounting.tick(self._facts())
+        finally:
+            # Budgets wait for it, and the host for them.
+            self.book.close()
         self.ledger.minute(self._minute_record(self._sampler.readings()))
 
     def event(self, change: ChangeRecord) -> None:

@@ -6,10 +6,11 @@ One object of the event loop. It knows no engine: where requests go, and how the
 import asyncio
 import itertools
 import math
+import re
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine_host.api.types import GatewayStatus, LaneLine, TierLine
@@ -35,6 +36,11 @@ UNKNOWN_RETRY_S = 5.0
 
 KEPT = 256
 """Ended requests whose waterfall can still be shown."""
+
+MAX_ID_BYTES = 128
+"""Of a request's id, before what is appended to tell it from others."""
+
+_SEQUENCE = re.compile(r"\d+_")
 
 PAGES_RETRY_S = 0.02
 """Pause before free pages are asked for again: they are known from the engine's last step, about as long ago."""
@@ -77,6 +83,7 @@ class Admission:
         self._queue = AdmissionQueue(lambda: profile().gateway.lanes, lambda: profile().tiers)
         self._places = Places(profile, self._queue)
         self._tickets: dict[str, Ticket] = {}
+        self._numbers = itertools.count(2)
         self._aside: set[Ticket] = set()
         self._grants: dict[Ticket, tuple[Budgets, Grant]] = {}
         self._deadlines = Deadlines(self._clock, self._later, self._tier, self.end)
@@ -104,7 +111,8 @@ class Admission:
     ) -> Ticket:
         """Take a request in. Raises `Refusal` where its prompt is too long; the deadline for its first token runs.
 
-        Several may come under one id, which clients may choose: the ticket's is its own while it lives.
+        Several may come under one id, which clients may choose: the ticket's is its own, also for a while after its
+        end, when its cost is still being made up.
         """
         profile = self._profile()
         tier = tier if tier in profile.tiers else profile.keys.tier
@@ -118,7 +126,7 @@ class Admission:
             self._count(tier).refused += 1
             raise
         long = decision == "long-queue"
-        own_id = next(each for each in _numbered(request_id) if each not in self._tickets)
+        own_id = self._own_id(request_id)
         ticket = Ticket(
             own_id,
             caller or ANONYMOUS,
@@ -373,6 +381,16 @@ class Admission:
         if self._wake is not None:
             self._wake.cancel()
 
+    def _own_id(self, request_id: str) -> str:
+        # The flight record keeps no longer names, and "3_" before one means its fourth sequence there.
+        name = request_id.encode(errors="replace")[:MAX_ID_BYTES].decode(errors="ignore")
+        if _SEQUENCE.match(name):
+            name = f"_{name}"
+        own = name
+        while own in self._tickets or own in self._ended:
+            own = f"{name}~{next(self._numbers)}"
+        return own
+
     # Letting in.
 
     async def _turn(self, ticket: Ticket) -> None:
@@ -455,8 +473,12 @@ class Admission:
         if ticket.admitted is None:
             await budgets.release(grant)
             return
-        used = ticket.prompt_tokens + ticket.output_tokens
-        usd = await self._cost_of(ticket) if self._cost_of is not None else None
+        used, usd = ticket.prompt_tokens + ticket.output_tokens, None
+        if self._cost_of is not None and any(each.limits.usd_per_day is not None for each in grant.accounts):
+            # The cost is known a moment later; what is left of the tokens is free at once.
+            await budgets.settle(grant, used, grant.usd)
+            grant = replace(grant, tokens=used)
+            usd = await self._cost_of(ticket)
         if usd is None:
             usd = used * (self._usd_per_token() or 0.0)
         await budgets.settle(grant, used, usd)
@@ -500,11 +522,6 @@ class Admission:
 
 
 _NO_LIMITS = Limits()
-
-
-def _numbered(request_id: str) -> Iterator[str]:
-    yield request_id
-    yield from (f"{request_id}~{number}" for number in itertools.count(2))
 
 
 def effective_limits(own: Limits, defaults: KeysSection) -> Limits:

@@ -20,6 +20,7 @@ class NoBudgets:
 
     def __init__(self) -> None:
         self.settled: list[tuple[int, float]] = []
+        self.grants: list[Grant] = []
         self.released = 0
 
     async def reserve(self, accounts: Sequence[Account], tokens: int, usd: float) -> Grant:
@@ -27,6 +28,7 @@ class NoBudgets:
 
     async def settle(self, grant: Grant, tokens: int, usd: float) -> None:
         self.settled.append((tokens, usd))
+        self.grants.append(grant)
 
     async def release(self, grant: Grant) -> None:
         self.released += 1

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from engine_host.api.flight import our_id
+from engine_host.flight.layout import OWNER_BYTES
 from engine_host.gateway.admission import Admission
 from engine_host.gateway.refusal import Refusal
 from engine_host.gateway.ticket import Ticket
@@ -310,6 +312,55 @@ async def test_a_changed_profile_is_in_force_at_once() -> None:
     scene.admission.pump()
     await settled()
     assert scene.inside(second)
+
+
+async def test_tokens_are_free_at_once_and_money_is_settled_when_the_cost_is_known() -> None:
+    scene = Scene(keys={"tokens_per_minute": 1_000, "usd_per_day": 5.0})
+    known: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+    asked: list[Ticket] = []
+
+    def cost_of(ticket: Ticket) -> asyncio.Future[float | None]:
+        asked.append(ticket)
+        return known
+
+    scene.admission._cost_of = cost_of
+    ticket = await scene.comes("r", prompt_tokens=100)
+    await scene.runs(ticket, 7)
+    await scene.ends(ticket)
+    assert (asked, scene.budgets.settled) == ([ticket], [(107, 0.0)])
+    known.set_result(0.25)
+    await settled()
+    assert scene.budgets.settled == [(107, 0.0), (107, 0.25)]
+    assert scene.budgets.grants[1].tokens == 107, "the tokens are not given back twice"
+
+
+async def test_who_has_no_limit_of_money_waits_for_no_cost() -> None:
+    scene = Scene(keys={"tokens_per_minute": 1_000})
+    scene.admission._cost_of = lambda ticket: asyncio.get_running_loop().create_future()
+    ticket = await scene.comes("r", prompt_tokens=100)
+    await scene.runs(ticket, 7)
+    await scene.ends(ticket)
+    await scene.admission.stop()
+    assert scene.budgets.settled == [(107, 0.0)]
+
+
+async def test_an_id_is_one_request_s_while_it_lives_and_for_a_while_after() -> None:
+    scene = Scene()
+    first, second = await scene.comes("r"), await scene.comes("r")
+    await scene.ends(first)
+    third = await scene.comes("r")
+    assert first.request_id == "r"
+    assert len({first.request_id, second.request_id, third.request_id}) == 3
+
+
+async def test_an_id_can_be_found_again_in_the_flight_record() -> None:
+    scene = Scene()
+    for given in ("3_r", "12_34_r", "ä" * 500, "r\ud800", "r" * 400, "r" * 401):
+        own = (await scene.comes(given)).request_id
+        for sequence in ("", "1023_"):
+            written = f"{sequence}{own}-01234567".encode()
+            assert len(written) <= OWNER_BYTES
+            assert our_id(written.decode()) == own
 
 
 async def test_budgets_are_settled_by_what_was_used_and_released_by_who_never_began() -> None:

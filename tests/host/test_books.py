@@ -18,6 +18,10 @@ from engine_host.telemetry.meter import CostMeter, Rate
 from engine_host.telemetry.work import BY_TOKENS
 
 
+def _broken(*_: Any) -> None:
+    raise RuntimeError("broken")
+
+
 class Desk:
     """A book on a clock moved by hand, and the records it has handed out. A second costs a tenth of a cent."""
 
@@ -125,6 +129,22 @@ def test_an_engine_that_doesn_t_say_that_it_has_left_does_not_hold_the_record_fo
     assert [each.finish_reason for each in desk.records] == ["abort"]
 
 
+def test_a_request_in_a_step_that_takes_longer_is_closed_after_it() -> None:
+    desk = Desk()
+    under_way = np.array([(1, 1, PREFILL, 8, 8)], SHARE)
+    desk.meter.feed(np.empty(0, STEP), under_way, lambda serial: "r", desk.now)
+    began = desk.now
+    desk.book.ended(ticket(), "abort", ended(None), None)
+    for _ in range(5):
+        desk.idle(OVERDUE_S)
+    assert desk.records == []
+    row = np.zeros(1, STEP)
+    row["number"], row["time"], row["execute"], row["running"] = 1, began, desk.now - began, 1
+    desk.meter.feed(row, np.array([(1, 1, LEFT, 0, 0)], SHARE), lambda serial: "r", desk.now)
+    desk.book.tick()
+    assert [each.cost.prefill_s for each in desk.records if each.cost] == [5 * OVERDUE_S]
+
+
 async def test_a_budget_is_charged_what_the_request_has_cost() -> None:
     desk, request = Desk(), ticket()
     desk.step(2.0, (1, PREFILL, 8, 8), (1, LEFT, 0, 0))
@@ -145,6 +165,34 @@ async def test_at_the_end_of_the_host_nobody_is_left_waiting() -> None:
     desk.book.close()
     assert await asyncio.gather(*asked) == [0.0, None]
     assert len(desk.records) == 1
+    # Who ends even later is written down all the same.
+    late = ticket(request_id="late")
+    desk.book.ended(late, "abort", ended(None), None)
+    assert await desk.book.cost_of(late) is None
+    assert [each.id for each in desk.records] == ["r", "late"]
+
+
+async def test_a_fault_of_who_is_told_leaves_nobody_waiting() -> None:
+    desk = Desk()
+    desk.book._sinks = (_broken,)
+    requests = [ticket(request_id=name) for name in ("a", "b")]
+    asked = [asyncio.ensure_future(desk.book.cost_of(each)) for each in requests]
+    await asyncio.sleep(0)
+    for each in requests:
+        desk.book.ended(each, "abort", ended(None), None)
+    with pytest.raises(RuntimeError, match="broken"):
+        desk.book.close()
+    await asyncio.gather(*asked)
+
+
+def test_texts_are_in_the_record_and_nowhere_else() -> None:
+    desk = Desk()
+    told = ticket(prompt_text="Why?", reply_text=["Be", "cause"])
+    desk.book.ended(told, "stop", ended(), None)
+    desk.idle(0.0)
+    desk.idle(0.0)
+    assert (desk.records[0].prompt, desk.records[0].reply) == ("Why?", "Because")
+    assert (told.prompt_text, told.reply_text) == (None, None)
 
 
 def test_without_a_price_a_cost_has_seconds_only() -> None:
