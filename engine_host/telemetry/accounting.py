@@ -120,14 +120,9 @@ class Accounting:
 
     def _tell_steps(self, steps: NDArray[Any]) -> None:
         self.steps.feed(steps)
-        for row in steps:
-            self._hub.steps(
-                int(row["prefill"]),
-                int(row["decode"]),
-                float(row["time"]),
-                budget=int(row["budget"]),
-                preempted=int(row["preempted"]),
-            )
+        columns = (steps[name].tolist() for name in ("prefill", "decode", "time", "budget", "preempted"))
+        for prefill, decode, at, budget, preempted in zip(*columns, strict=True):
+            self._hub.steps(prefill, decode, at, budget=budget, preempted=preempted)
 
 
 def _nobody(_: int) -> None:

@@ -215,7 +215,8 @@ class CostMeter:
                 self._energy_usd = (self._energy_usd or 0.0) + seconds * energy
 
     def _book_steps(self, steps: NDArray[Any], shares: NDArray[Any]) -> tuple[Spent, Spent]:
-        worked = np.array([self._worked(row) for row in steps])
+        columns = (steps[name].tolist() for name in ("time", "schedule", "execute", "update", "running", "waiting"))
+        worked = np.array([self._worked(*row) for row in zip(*columns, strict=True)])
         serials = np.unique(np.concatenate([shares["serial"], np.fromiter(self._pages, np.uint32, len(self._pages))]))
         held = np.array([self._pages.get(serial, 0) for serial in serials.tolist()], np.float64)
         split = split_steps(
@@ -232,10 +233,11 @@ class CostMeter:
         self._charge(split, self.rate.usd_per_s, self.rate.devices)
         return split.spent
 
-    def _worked(self, row: Any) -> float:
+    def _worked(
+        self, began: float, schedule: float, execute: float, update: float, running: int, waiting: int
+    ) -> float:
         """Book what comes before the execution of a step and beside it; returns the seconds of its execution."""
-        began, schedule, update = float(row["time"]), float(row["schedule"]), float(row["update"])
-        ended = began + schedule + float(row["execute"]) + update
+        ended = began + schedule + execute + update
         if began > self._until:
             self._book(began, self._gap_part())
         own = max(0.0, ended - self._until)
@@ -243,37 +245,51 @@ class CostMeter:
         chosen = min(own, max(0.0, began + schedule - self._until) + update)
         self._put("scheduling", chosen)
         self._until = max(self._until, ended)
-        self._busy = bool(row["running"] + row["waiting"])
+        self._busy = bool(running + waiting)
         return own - chosen
 
     def _charge(self, split: Split, rate: float | None, devices: int) -> None:
         """Add what the requests of these steps cost to their accounts."""
-        for index, serial in enumerate(split.serials.tolist()):
+        for serial, began, *numbers in zip(
+            split.serials.tolist(),
+            split.prompt_step_began.tolist(),
+            split.steps.tolist(),
+            split.first_step.tolist(),
+            split.last_step.tolist(),
+            split.answered.tolist(),
+            split.computed.astype(int).tolist(),
+            split.preemptions.tolist(),
+            split.pages_peak.astype(int).tolist(),
+            strict=True,
+        ):
+            steps, first, last, answered, computed, preemptions, pages = numbers
             account = self._serials[serial]
-            parts = (split.prefill_s[index], split.decode_s[index], split.memory_s[index])
-            for part, seconds in enumerate(parts):
-                account.seconds[part] += float(seconds) * devices
-                if rate is not None:
-                    account.usd[part] += float(seconds) * rate
             if rate is not None:
-                self._prefill_usd += float(parts[0]) * rate
-                self._prefill_tokens += int(split.computed[index])
-            else:
-                account.unpriced += float(sum(parts)) * devices
-            account.computed += int(split.computed[index])
-            account.preemptions += int(split.preemptions[index])
-            account.pages_peak = max(account.pages_peak, int(split.pages_peak[index]))
-            if split.steps[index]:
+                self._prefill_tokens += computed
+            account.computed += computed
+            account.preemptions += preemptions
+            account.pages_peak = max(account.pages_peak, pages)
+            if steps:
                 if account.engine != self._engine:
-                    account.engine, account.first_step = self._engine, None  # This one counts its steps anew.
-                account.steps += int(split.steps[index])
-                account.first_step = account.first_step or int(split.first_step[index])
-                account.last_step = int(split.last_step[index])
+                    # This one counts its steps anew.
+                    account.engine, account.first_step, account.last_step = self._engine, first, 0
+                account.steps += steps
+                account.last_step = max(account.last_step or 0, last)
             # Not a number where there was none; after its first token it may be carried to another engine, whose
             # prompt that token is part of.
-            if (began := split.prompt_step_began[index]) == began and not account.answered:
-                account.prompt_step_began = float(began)
-            account.answered = account.answered or bool(split.answered[index])
+            if began == began and not account.answered:
+                account.prompt_step_began = began
+            account.answered = account.answered or answered
+        for part, seconds in enumerate((split.prefill_s, split.decode_s, split.memory_s)):
+            for serial, spent in zip(split.serials.tolist(), seconds.tolist(), strict=True):
+                account = self._serials[serial]
+                account.seconds[part] += spent * devices
+                if rate is not None:
+                    account.usd[part] += spent * rate
+                else:
+                    account.unpriced += spent * devices
+        if rate is not None:
+            self._prefill_usd += float(split.prefill_s.sum()) * rate
 
     def _open(self, serials: Iterable[int], name: Callable[[int], str | None]) -> None:
         for serial in serials:
