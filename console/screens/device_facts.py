@@ -83,7 +83,7 @@ def phase_facts(phase: PhaseRoofline) -> list[Fact]:
             units.percent(phase.flops_utilization),
             f"est. {units.rate(phase.flops_per_s, 'FLOP', 12)}" if known else "",
             phase.flops_utilization,
-            True,
+            phase.flops_utilization is not None,
             "unknown" if phase.flops_utilization is None else level,  # type: ignore[arg-type]
         ),
         Fact(
@@ -91,7 +91,7 @@ def phase_facts(phase: PhaseRoofline) -> list[Fact]:
             units.percent(phase.bandwidth_utilization),
             f"est. {units.rate(phase.bytes_per_s, 'B')}" if phase.bytes_per_s is not None else "",
             phase.bandwidth_utilization,
-            True,
+            phase.bandwidth_utilization is not None,
             "unknown" if phase.bandwidth_utilization is None else "normal",
         ),
     ]

@@ -72,7 +72,8 @@ class DoctorScreen(MeasuredScreen):
 
     @property
     def _selected(self) -> Finding | None:
-        found: Finding | None = self.query_one("#findings", Table).selected
+        tables = self.query("#findings").results(Table)
+        found: Finding | None = next((table.selected for table in tables), None)
         return found
 
     @on(Table.Selected)
@@ -80,11 +81,16 @@ class DoctorScreen(MeasuredScreen):
         finding = self._selected
         panel = self.query_one("#finding-panel")
         panel.display = finding is not None
+        self.refresh_bindings()
         if finding is None:
             return
         panel.border_title = Content(one_line(finding.title))
         panel.border_subtitle = Content(f"rule {one_line(finding.rule)} · enter opens the step ring")
         self.query_one("#finding", Static).update(_in_words(finding))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Without a finding there is no moment to look at."""
+        return True if action != "ring" or self._selected is not None else None
 
     def action_ring(self) -> None:
         """Open the step ring at the step of the selected finding, or at its moment."""

@@ -34,11 +34,22 @@ def finding(step: int | None, request: str | None = None, time: float = NOON) ->
 
 async def test_findings_are_told_with_evidence_and_remedy(console: Console) -> None:
     host = StubHost()
+    host.found = HostError(503, "later")
     async with console(host, "doctor", (80, 24)) as (app, pilot):
-        text = told(app)
+
+        async def later(seconds: float, answer: list[Finding] | Exception) -> str:
+            host.found = answer
+            host.now = snapshot(time=NOON + seconds)
+            await app.poll()
+            await settle(app, pilot)
+            return told(app)
+
+        assert "n/a: later" in told(app)
+        assert "Nothing found" not in told(app), "not before the doctor has looked"
+        text = await later(-2, list(FINDINGS))
         for part in (
             "✖ The KV pool is full and requests are",
-            "42 s 1 180 7f3a91c0",
+            "40 s 1 180 7f3a91c0",
             "✖ 1 problem · ▲ 2 warnings",
             "• 512 of 512 pages were in use at step 1180",
             "lower scheduler.max_active below [16].",
@@ -48,14 +59,6 @@ async def test_findings_are_told_with_evidence_and_remedy(console: Console) -> N
         await settle(app, pilot)
         assert "A long prompt stalls [decode ─" in told(app)
         assert "• step 1120 took 412 ms, 14 times the median of 29 ms" in told(app)
-
-        async def later(seconds: float, answer: list[Finding] | Exception) -> str:
-            host.found = answer
-            host.now = snapshot(time=NOON + seconds)
-            await app.poll()
-            await settle(app, pilot)
-            return told(app)
-
         text = await later(2, HostError(503, "The [doctor] is out."))
         assert "n/a: The [doctor] is out." in text
         assert "A long prompt" in text
@@ -64,14 +67,6 @@ async def test_findings_are_told_with_evidence_and_remedy(console: Console) -> N
         assert "n/a" not in text
         await pilot.press("enter")
         assert len(app.screen_stack) == 1, "there is no moment to look at"
-
-
-async def test_before_the_first_answer_nothing_is_said_to_be_well(console: Console) -> None:
-    host = StubHost()
-    host.found = HostError(503, "later")
-    async with console(host, "doctor", (80, 24)) as (app, _):
-        assert "n/a: later" in told(app)
-        assert "Nothing found" not in told(app)
 
 
 async def test_one_key_opens_the_ring_at_the_step_and_follows_its_request(console: Console, tmp_path: Path) -> None:
@@ -114,7 +109,7 @@ async def test_the_ring_says_what_it_no_longer_holds_and_why_it_cannot_be_read(
     path = tmp_path / "flight"
     write_ring(path, RING_STEPS + 10)
     host = StubHost(snapshot(flight=(FlightFile(0, str(path)),)))
-    async with console(host, "doctor", (120, 40)) as (app, pilot):
+    async with console(host, "doctor", (80, 24)) as (app, pilot):
 
         async def standing(step: int | None = None, time: float | None = None) -> str:
             open_step_ring(app, step, None, time)
