@@ -153,7 +153,7 @@ class Measuring:
 
     def _rate(self, devices: int) -> Rate:
         rules, device = self._rules(), self._sampler.reading()
-        return rate_of(rules.cost, self._served().profile, device.name, devices, self._sampler.watts())
+        return rate_of(rules.cost, self._served().profile, device.name, devices, self._sampler.watts(devices))
 
     def _minute_record(self, devices: Sequence[Device]) -> MinuteRecord:
         tally, served = self._hub.minute(), self._served()

@@ -96,9 +96,12 @@ class DeviceSampler:
             return tuple(each_reading(device, mark_stale, device.problem) for device in latest.devices)
         return latest.devices
 
-    def watts(self) -> float | None:
-        """The power that all devices draw together; `None` if that of one is unknown, old or not its own (MIG)."""
-        drawn = [watts_of(device.power) for device in self.readings()]
+    def watts(self, devices: int | None = None) -> float | None:
+        """The power that all devices draw together, or the first so many, as CUDA counts them.
+
+        `None` if that of one is unknown, old or not its own (MIG).
+        """
+        drawn = [watts_of(device.power) for device in self.readings()[:devices]]
         return None if None in drawn else sum(watts for watts in drawn if watts is not None)
 
     def cost(self) -> Reading:

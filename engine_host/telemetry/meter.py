@@ -97,7 +97,7 @@ class CostMeter:
 
     def engine_up(self, now: float, block_size: int, work: WorkModel | None) -> None:
         """An engine runs from `now` on, with a flight record that begins anew; the time before was down."""
-        self._book(now, "down" if not self._alive else self._gap_part())
+        self._book(now, self._gap_part())
         self._alive, self._busy, self._step = True, False, 0
         self._engine += 1
         self.block_size, self.work = block_size, work or BY_TOKENS

@@ -72,9 +72,9 @@ class FakeGpu:
         """What the sampler says now, without reading."""
         return msgspec.convert(self._ask("reading"), Device)
 
-    def watts(self) -> float | None:
-        """The power of all devices."""
-        answer = self._ask("watts")
+    def watts(self, devices: int | None = None) -> float | None:
+        """The power of all devices, or of the first so many."""
+        answer = self._ask("watts", devices)
         return None if answer is None else float(answer)
 
     def cost(self) -> Reading:

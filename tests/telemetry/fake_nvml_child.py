@@ -32,7 +32,7 @@ def main() -> None:
         elif command == "readings":
             answer = sampler.readings()
         elif command == "watts":
-            answer = sampler.watts()
+            answer = sampler.watts(argument)
         elif command == "cost":
             answer = sampler.cost()
         elif command == "fresh":

@@ -238,6 +238,7 @@ def test_all_visible_gpus_are_read_each_with_its_own_values(gpu: Any) -> None:
     assert [device.utilization.value for device in devices] == [0.71] * 3
     assert gpu.reading() == devices[0]
     assert gpu.watts() == 123.5 + 123.5 + 76.5
+    assert gpu.watts(2) == 123.5 + 123.5, "an engine on two of them doesn't pay for the third"
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,17 @@ def test_steps_that_overlap_are_paid_for_once() -> None:
     assert bill.device_s == pytest.approx(2.15)
 
 
+def test_a_step_in_time_that_is_booked_already_is_not_paid_for_again() -> None:
+    made = meter()
+    made.feed(rows(), shares(), name, 5.0)
+    past, partly = step(1, 2.0, 1.0, decode=1), step(2, 4.0, 1.0, decode=1)
+    past["update"] = partly["update"] = 0.5
+    made.feed(rows(past, partly), shares((1, 1, DECODE, 1, 5), (2, 1, DECODE, 1, 6)), name, 6.0)
+    bill = made.bill()
+    assert (bill.seconds["idle"], bill.seconds["scheduling"], bill.seconds["io"]) == (5.0, 0.5, 0.5)
+    assert bill.device_s == 6.0
+
+
 def test_without_a_price_there_are_seconds_and_no_money() -> None:
     made = meter()
     made.rate = Rate()
