@@ -93,7 +93,9 @@ def test_a_stale_reading_is_no_evidence(healthy: Record) -> None:
         ("Gen 3 x16 of Gen 5 x16", 0.5, True),
         ("Gen 1 x16 of Gen 5 x16, as links do at idle", 0.05, False),
         ("Gen 3 x16 of Gen 5 x16", 0.09, False),
+        ("Gen 3 x16 of Gen 5 x16", 0.1, True),
         ("Gen 5 x16", 0.9, False),
+        ("Gen 5 x16 of Gen 5 x16", 0.9, False),
     ],
 )
 def test_a_degraded_link_is_narrow_or_slow_at_work(healthy: Record, text: str, busy: float, told: bool) -> None:
@@ -116,6 +118,7 @@ def test_a_degraded_link_matters_more_where_devices_talk_over_it(healthy: Record
     ("fields", "severity"),
     [
         ({"events": (DeviceEvent(-60, "Xid 79: the GPU fell off the bus."),)}, "warning"),
+        ({"events": (DeviceEvent(-3600, "Xid 79: the GPU fell off the bus."),)}, "warning"),
         ({"events": (DeviceEvent(-3601, "Xid 79: the GPU fell off the bus."),)}, None),
         ({"more": {"ecc_uncorrected": Reading("ECC", "count", 2.0, "by hand")}}, "problem"),
         ({"more": {"ecc_uncorrected": Reading("ECC", "count", 0.0, "by hand")}}, None),
@@ -129,8 +132,9 @@ def test_errors_of_the_gpu(healthy: Record, fields: dict[str, Any], severity: st
     finding = found(on_gpu(healthy, **fields)).get("gpu-errors")
     assert (finding.severity if finding is not None else None) == severity
     if events and finding is not None:
-        assert finding.evidence == ("GPU 0 (NVIDIA H200), 60 s ago: Xid 79: the GPU fell off the bus.",)
-        assert finding.time == healthy.time - 60
+        ago = {60: "60 s", 3600: "60 min"}[-events[0].time]
+        assert finding.evidence == (f"GPU 0 (NVIDIA H200), {ago} ago: Xid 79: the GPU fell off the bus.",)
+        assert finding.time == healthy.time + events[0].time
 
 
 def test_a_device_that_can_not_be_read_says_so(healthy: Record) -> None:

@@ -175,8 +175,13 @@ def test_one_or_two_preemptions_are_the_edge_of_a_well_used_pool() -> None:
     few = record.steps.copy()
     few["preempted"][np.flatnonzero(few["preempted"])[2:]] = 0
     assert found(replace(record, steps=few)) == {}
-    # What was a minute ago is not held against it.
-    assert found(replace(record, time=record.time + 120)) == {}
+
+
+def test_what_was_more_than_a_minute_ago_is_not_held_against_an_engine() -> None:
+    record = trace("preempting")
+    _, second, _, _ = record.steps["time"][record.steps["preempted"] > 0] + record.offset
+    assert "kv-preempting" in found(replace(record, time=float(second) + 59.9))
+    assert "kv-preempting" not in found(replace(record, time=float(second) + 60.1))
 
 
 def test_exactly_three_preemptions_are_told_and_what_is_computed_again_makes_them_a_problem() -> None:
@@ -336,15 +341,33 @@ def test_a_queue_that_grows_slowly_or_drains_again_is_no_trouble() -> None:
     assert found(waiting(record, [*range(0, 40, 2), *range(40, 0, -4)])) == {}
     assert found(waiting(record, [30] * 30)) == {}
     assert found(waiting(record, list(range(14)))) == {}
+    assert "queue-growing" in found(waiting(record, list(range(15))))
+    # Each third must be longer than the one before.
+    assert found(waiting(record, [*[0] * 10, *[10] * 20])) == {}
+    assert found(waiting(record, [*[0] * 20, *[10] * 10])) == {}
+    # A burst more than a minute ago, and minutes from the ledger, are no trend of now.
+    assert found(waiting(record, [*range(0, 60, 6), *[60] * 60])) == {}
+    assert "queue-growing" in found(waiting(record, [*[60] * 10, *range(60)]))
+    minutes = [msgspec.structs.replace(each, span_s=60.0) for each in waiting(record, list(range(30))).past]
+    assert found(replace(record, past=minutes)) == {}
 
 
 def test_a_queue_before_a_full_pool_is_answered_by_memory() -> None:
     record = trace("queue")
-    assert record.snapshot.kv is not None
-    kv = msgspec.structs.replace(record.snapshot.kv, used=record.snapshot.kv.pages - 1)
-    assert found(with_snapshot(record, kv=kv))["queue-growing"].remedy.startswith(
-        "The KV pool is full (64 of 65 pages)"
-    )
+    for used, memory in ((94, False), (95, True)):
+        kv = msgspec.structs.replace(record.snapshot.kv, used=used, pages=100)
+        remedy = found(with_snapshot(record, kv=kv))["queue-growing"].remedy
+        assert remedy.startswith("The KV pool is full (95 of 100 pages)") == memory
+
+
+def test_a_queue_that_no_knob_can_shorten_is_answered_by_another_host_or_a_bound() -> None:
+    record = trace("queue")
+    load = msgspec.structs.replace(record.snapshot.load, running=0)
+    for without_room in (with_snapshot(record, load=load), with_knobs(record, headroom__max_active=1)):
+        remedy = found(without_room)["queue-growing"].remedy
+        # Ten seconds of waiting at the rate at which requests are let in.
+        assert remedy.startswith("Add a host, or turn requests away that would wait too long")
+        assert "gateway.lanes.max_queued = 4 (now 1024)" in remedy
 
 
 def test_a_starved_host_is_told_by_the_time_between_steps() -> None:
@@ -385,6 +408,7 @@ def test_the_client_that_has_not_read_for_longest_is_named_and_a_short_pause_is_
     two = [StalledClient("r1", 5.1), StalledClient("r2", 12.0)]
     assert found(replace(record, stalled=two))["client-stalled"].request == "r2"
     assert found(replace(record, stalled=[StalledClient("r1", 4.9)])) == {}
+    assert "client-stalled" in found(replace(record, stalled=[StalledClient("r1", 5.0)]))
 
 
 def test_errors_are_told_by_rate() -> None:
