@@ -13,6 +13,7 @@ from engine_host.flight.writer import FlightWriter
 from engine_host.telemetry.accounting import Accounting, EngineFacts
 from engine_host.telemetry.hub import TelemetryHub
 from engine_host.telemetry.meter import Rate
+from engine_host.telemetry.peaks import Peaks
 
 
 class Room:
@@ -21,9 +22,12 @@ class Room:
     def __init__(self, folder: Path) -> None:
         self.now = 100.0
         self.asked: list[int] = []
+        self.memory_share = 0.0
         self._folder = folder
-        hub = TelemetryHub(clock=lambda: self.now, wall=lambda: self.now)
-        self.accounting = Accounting(hub, self._rate, lambda: 0.0, lambda: self.now, lambda: self.now)
+        self.hub = TelemetryHub(clock=lambda: self.now, wall=lambda: self.now)
+        self.accounting = Accounting(
+            self.hub, self._rate, lambda: self.memory_share, lambda: self.now, lambda: self.now
+        )
         self.meter = self.accounting.meter
 
     def _rate(self, devices: int) -> Rate:
@@ -119,6 +123,13 @@ def test_what_an_engine_did_before_it_was_shown_is_charged(room: Room) -> None:
     assert room.parts() == {"down": 3.0, "idle": 1.0, "prefill": 1.0, "io": 1.0}
 
 
+def test_a_clock_that_was_set_back_books_nothing_ahead(room: Room) -> None:
+    _, reader = room.engine()
+    room.now = 50.0
+    room.accounting.tick(EngineFacts(reader))
+    assert room.accounting.bill().device_s == 0.0
+
+
 def test_another_engine_between_two_looks_has_its_own_requests(room: Room) -> None:
     old, first = room.engine()
     room.tick(first, 100.0)
@@ -144,6 +155,32 @@ def test_the_devices_of_an_engine_are_paid_for_until_the_next_one(room: Room) ->
     room.tick(None, 103.0)
     assert room.asked == [4, 4, 4]
     assert room.accounting.bill().device_s == 12.0
+
+
+def test_one_peak_alone_weighs_nothing(room: Room) -> None:
+    writer, reader = room.engine()
+    room.now = 101.0
+    begin(writer, 1, 1)
+    come_back(writer, 100.0, 1.0)
+    for peaks in (Peaks(1.0, None, ""), Peaks(None, 1.0, "")):
+        room.accounting.tick(EngineFacts(reader, peaks=peaks))
+        assert room.meter.peaks is None
+    room.accounting.tick(EngineFacts(reader, peaks=Peaks(1.0, 2.0, "")))
+    assert room.meter.peaks == (1.0, 2.0)
+    assert room.charged("r1") == 1.0
+
+
+def test_what_is_paid_for_and_what_it_is_for_are_told_the_hub(room: Room) -> None:
+    writer, reader = room.engine()
+    room.memory_share = 0.5
+    room.tick(reader, 100.0, devices=2)
+    begin(writer, 1, 1)
+    come_back(writer, 100.0, 1.0)
+    room.tick(reader, 104.0, devices=2)
+    levels = room.hub._levels
+    assert (levels.usd_per_hour, levels.attributed) == (7.2, 0.25)
+    assert room.accounting.step_figures().effective_utilization == 0.25
+    assert room.accounting.roofline().decode.why == "vLLM has no estimate of this model's work."
 
 
 def test_a_recorder_that_has_ended_holds_up_nothing(room: Room) -> None:

@@ -179,6 +179,76 @@ def test_a_step_in_time_that_is_booked_already_is_not_paid_for_again() -> None:
     assert bill.device_s == 6.0
 
 
+def test_pages_are_held_from_one_look_to_the_next() -> None:
+    made = meter(memory_share=0.5)
+    made.feed(rows(step(1, 0.0, 1.0, decode=2)), shares((1, 1, DECODE, 1, 10), (1, 2, DECODE, 1, 30)), name, 1.0)
+    made.feed(rows(step(2, 1.0, 1.0, decode=1)), shares((2, 1, DECODE, 1, 10)), name, 2.0)
+    assert (seconds(made, "r1")[2], seconds(made, "r2")[2]) == (0.25, 0.75)
+
+
+def test_a_request_has_left_with_the_last_of_its_sequences() -> None:
+    made = meter()
+    both = ((1, 1, DECODE, 1, 5), (1, 2, DECODE, 1, 9), (1, 2, LEFT, 0, 0))
+    more = ((2, 1, DECODE, 1, 5), (3, 1, DECODE, 1, 5))
+    found = (step(1, 0.0, 1.0), step(2, 1.0, 1.0), step(3, 2.0, 1.0))
+    made.feed(rows(*found), shares(*both, *more), lambda serial: "r", 3.0)
+    account = made.account("r")
+    assert account is not None
+    assert not made.settled("r")
+    assert (account.first_step, account.last_step) == (1, 3)
+    # A third one comes late, and goes first.
+    third = ((4, 1, DECODE, 1, 6), (4, 3, DECODE, 1, 6), (4, 3, LEFT, 0, 0), (5, 1, DECODE, 1, 7), (5, 1, LEFT, 0, 0))
+    made.feed(rows(step(4, 3.0, 1.0), step(5, 4.0, 1.0)), shares(*third), lambda serial: "r", 5.0)
+    assert made.settled("r")
+    assert (account.first_step, account.last_step) == (1, 5)
+
+
+def test_between_two_steps_who_waits_is_there_too() -> None:
+    made = meter()
+    row = step(1, 0.0, 1.0, prefill=30, running=0)
+    row["waiting"] = 1
+    made.feed(rows(row, step(2, 3.0, 1.0)), shares((1, 1, PREFILL, 30, 30), (2, 2, PREFILL, 30, 30)), name, 4.0)
+    assert (made.bill().seconds["io"], made.bill().seconds["idle"]) == (2.0, 0.0)
+
+
+def test_an_engine_without_an_estimate_is_not_judged_by_the_last_one_s() -> None:
+    made = meter()
+    made.engine_up(0.0, 10, None)
+    made.feed(rows(step(1, 0.0, 2.0, decode=2)), shares((1, 1, DECODE, 1, 11), (1, 2, DECODE, 1, 31)), name, 2.0)
+    assert seconds(made, "r1") == seconds(made, "r2") == (0.0, 1.0, 0.0)
+
+
+def test_decode_that_computes_more_than_it_reads_is_weighed_by_what_it_computes() -> None:
+    made = meter()
+    made.peaks = (1.0, 1e9)
+    entries = shares((1, 1, PREFILL, 3, 3), (1, 2, DECODE, 1, 5))
+    fed = made.feed(rows(step(1, 0.0, 4.0, prefill=3, decode=1), step(2, 4.0, 1.0, decode=1)), entries, name, 5.0)
+    assert seconds(made, "r1") == (3.0, 0.0, 0.0)
+    assert (fed.prefill.steps, fed.decode.steps) == (1, 1)
+
+
+def test_what_a_phase_reaches_is_told_over_all_the_time_of_its_steps() -> None:
+    made = meter(memory_share=0.5)
+    fed = made.feed(
+        rows(step(1, 0.0, 4.0, prefill=30), step(2, 4.0, 1.0, decode=1)),
+        shares((1, 1, PREFILL, 30, 30), (2, 1, DECODE, 1, 31)),
+        name,
+        5.0,
+    )
+    assert (fed.prefill.seconds, fed.decode.seconds) == (4.0, 1.0)
+    assert (fed.prefill.flops, fed.prefill.bytes_, fed.decode.flops, fed.decode.bytes_) == (30.0, 40.0, 1.0, 42.0)
+
+
+def test_the_last_step_for_a_prompt_is_found_over_several_looks() -> None:
+    made = meter()
+    for number in (1, 2):
+        entries = shares((number, 1, PREFILL, 10, 10 * number))
+        made.feed(rows(step(number, float(number), 1.0, prefill=10)), entries, name, number + 1.0)
+    account = made.account("r1")
+    assert account is not None
+    assert account.prompt_step_began == 2.0
+
+
 def test_without_a_price_there_are_seconds_and_no_money() -> None:
     made = meter()
     made.rate = Rate()
@@ -202,7 +272,7 @@ def test_energy_is_on_top_of_the_hour() -> None:
     made.rate = Rate(2, 3.6, watts=1000.0, usd_per_kwh=3.6)
     made.feed(rows(), shares(), name, 10.0)
     bill = made.bill()
-    assert bill.device_s == 20.0
+    assert (bill.device_s, bill.priced_s) == (20.0, 20.0)
     assert bill.energy_usd == pytest.approx(0.01)
     assert bill.total_usd == pytest.approx(0.02 + 0.01)
     # What was paid for energy stays on the bill when it isn't priced any more.
@@ -290,7 +360,7 @@ def test_requests_idle_and_overhead_are_the_hours_times_the_price(
 
 
 def test_a_step_whose_requests_are_not_known_any_more_is_on_the_bill_all_the_same() -> None:
-    made = meter()
+    made = meter(memory_share=0.5)
     made.feed(rows(step(1, 0.0, 2.0, prefill=3, decode=1)), shares(), name, 2.0)
     assert (made.bill().seconds["prefill"], made.bill().seconds["decode"]) == (1.5, 0.5)
     assert made.bill().device_s == 2.0
@@ -346,8 +416,14 @@ def test_who_left_unseen_pays_no_longer_for_pages() -> None:
 def test_who_left_in_steps_that_were_missed_pays_nothing_in_the_later_ones() -> None:
     made = meter(memory_share=0.5)
     made.feed(rows(step(1, 0.0, 1.0, decode=2)), shares((1, 1, DECODE, 1, 20), (1, 2, DECODE, 1, 20)), name, 1.0)
-    made.feed(rows(step(9, 2.0, 1.0, decode=1)), shares((3, 2, LEFT, 0, 0), (9, 1, DECODE, 1, 20)), name, 3.0)
-    assert (seconds(made, "r1")[2], seconds(made, "r2")[2]) == (0.75, 0.25)
+    missed = ((2, 1, DECODE, 1, 20), (3, 2, LEFT, 0, 0), (8, 1, DECODE, 1, 90))
+    made.feed(rows(step(9, 2.0, 1.0, decode=1)), shares(*missed, (9, 1, DECODE, 1, 20)), name, 3.0)
+    assert (seconds(made, "r1"), seconds(made, "r2")) == ((0.0, 0.75, 0.75), (0.0, 0.25, 0.25))
+    account = made.account("r1")
+    assert account is not None
+    assert (account.steps, account.pages_peak) == (2, 2)
+    made.feed(rows(step(10, 3.0, 1.0, decode=1)), shares((10, 3, DECODE, 1, 20)), name, 4.0)
+    assert seconds(made, "r1")[2] == 0.75 + 0.25, "it holds two pages, not nine"
 
 
 def test_thousands_of_steps_at_once_are_charged_as_those_that_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
