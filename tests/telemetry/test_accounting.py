@@ -124,10 +124,10 @@ def test_what_an_engine_did_before_it_was_shown_is_charged(room: Room) -> None:
 
 
 def test_a_clock_that_was_set_back_books_nothing_ahead(room: Room) -> None:
+    room.now = 200.0
     _, reader = room.engine()
-    room.now = 50.0
-    room.accounting.tick(EngineFacts(reader))
-    assert room.accounting.bill().device_s == 0.0
+    room.tick(reader, 110.0)
+    assert room.accounting.bill().device_s == 10.0
 
 
 def test_another_engine_between_two_looks_has_its_own_requests(room: Room) -> None:
