@@ -51,9 +51,17 @@ class _Sum:
 
     def merge(self, other: "_Sum") -> None:
         """Add another sum."""
-        for field in self.__slots__:
-            value = getattr(self, field) + getattr(other, field)
-            setattr(self, field, bool(value) if field == "saved_known" else value)
+        self.requests += other.requests
+        self.input_tokens += other.input_tokens
+        self.cached_tokens += other.cached_tokens
+        self.output_tokens += other.output_tokens
+        self.priced += other.priced
+        self.usd += other.usd
+        self.input_usd += other.input_usd
+        self.cached_usd += other.cached_usd
+        self.output_usd += other.output_usd
+        self.saved_usd += other.saved_usd
+        self.saved_known = self.saved_known or other.saved_known
 
     def _split(self, cost: RequestCost, computed: int, cached: int, output: int) -> None:
         tokens = computed + cached + output
@@ -95,14 +103,15 @@ class CostBook:
 
     def add(self, record: RequestRecord) -> None:
         """Add a request that has ended."""
-        hour = str(int(record.time // 3600 * 3600))
+        hour, one = str(int(record.time // 3600 * 3600)), _Sum()
+        one.add(record)
         names: dict[GroupKind, str] = {
             "all": "", "tier": record.tier, "key": record.key, "model": record.model, "profile": record.profile,
             "hour": hour,
         }  # fmt: skip
         for kind, name in names.items():
             group = self._groups[kind]
-            group.setdefault(name, _Sum()).add(record)
+            group.setdefault(name, _Sum()).merge(one)
             group.move_to_end(name)
         self._bound(self._groups["key"])
         hours = self._groups["hour"]
