@@ -9,7 +9,7 @@ import pytest
 from engine_host.api.records import RequestRecord
 from engine_host.books import OVERDUE_S, RequestBook, Served, ttft_parts
 from engine_host.flight.layout import DECODE, LEFT, PREFILL, SHARE, STEP
-from engine_host.gateway.caller import ANONYMOUS
+from engine_host.gateway.caller import ANONYMOUS, Caller
 from engine_host.gateway.refusal import Refusal
 from engine_host.gateway.ticket import Ticket
 from engine_host.telemetry.hub import TelemetryHub
@@ -119,6 +119,38 @@ def test_a_request_that_no_step_worked_for_costs_nothing() -> None:
     )  # fmt: skip
 
 
+def test_a_request_that_was_on_its_way_into_the_engine_is_waited_for() -> None:
+    desk = Desk()
+    desk.book.ended(ticket(), "abort", ended(None), None)
+    desk.idle(0.25)
+    assert desk.records == []
+    desk.step(1.0, (1, PREFILL, 8, 8), (1, LEFT, 0, 0))
+    assert [each.cost.prefill_s for each in desk.records if each.cost] == [1.0]
+
+
+def test_without_a_price_nobody_knows_that_nothing_was_spent() -> None:
+    desk = Desk(price=None)
+    desk.book.ended(ticket(), "no reason of ours", ended(None), None)
+    desk.idle(0.0)
+    desk.idle(0.0)
+    (record,) = desk.records
+    assert record.cost is not None
+    assert (record.cost.usd, record.pages_peak, record.finish_reason) == (None, None, "error")
+
+
+def test_a_record_tells_whose_the_request_was_and_what_was_done_with_it() -> None:
+    desk = Desk()
+    desk.step(1.0, (1, PREFILL, 8, 8), (1, LEFT, 0, 0))
+    given = {"profile": "night", "resumes": 2, "held": [(100.25, 100.5), (100.75, None)], "ended": 101.0}
+    desk.book.ended(ticket(caller=Caller("k7", "Ada"), **given), "length", ended(cached_tokens=0), None)
+    desk.idle(1.0)
+    desk.idle(0.0)
+    (record,) = desk.records
+    assert (record.key, record.profile, record.set_aside, record.held_s) == ("k7", "night", 2, 0.5)
+    assert record.cost is not None
+    assert record.cost.saved_usd == 0.0
+
+
 def test_an_engine_that_doesn_t_say_that_it_has_left_does_not_hold_the_record_for_ever() -> None:
     desk = Desk()
     desk.step(1.0, (1, PREFILL, 8, 8))
@@ -220,6 +252,8 @@ def test_a_step_that_began_before_the_request_was_scheduled_makes_no_part_negati
 def test_a_part_that_is_not_known_leaves_those_behind_it_unknown() -> None:
     assert ttft_parts(ticket(queued=100.1, scheduled=100.6, computed=102.8), ended(3.0), None)[2:] == (None, None, None)
     assert ttft_parts(ticket(queued=100.25), ended(None), None) == (0.25, None, None, None, None)
+    # It was being computed when it ended.
+    assert ttft_parts(ticket(queued=100.25, scheduled=100.5), ended(None), 100.75) == (0.25, 0.25, None, None, None)
 
 
 def test_only_whole_sets_of_parts_are_told_the_hub_and_prefill_latency_is_up_to_the_first_token() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine_host.api.flight import FlightReader
-from engine_host.flight.layout import DECODE, LEFT, PREFILL
+from engine_host.flight.layout import DECODE, LEFT, NAME_SLOTS, PREFILL
 from engine_host.flight.writer import FlightWriter
 from engine_host.telemetry.accounting import Accounting, EngineFacts
 from engine_host.telemetry.hub import TelemetryHub
@@ -121,6 +121,17 @@ def test_what_an_engine_did_before_it_was_shown_is_charged(room: Room) -> None:
     room.tick(reader, 106.0)
     assert room.charged("r1") == 1.0
     assert room.parts() == {"down": 3.0, "idle": 1.0, "prefill": 1.0, "io": 1.0}
+
+
+def test_a_request_that_came_too_long_ago_is_nobody_and_not_somebody_else(room: Room) -> None:
+    writer, reader = room.engine()
+    room.tick(reader, 100.0)
+    begin(writer, 1, 1)
+    writer.write_name(1 + NAME_SLOTS, "later-01234567", 5)
+    come_back(writer, 100.0, 1.0)
+    room.tick(reader, 101.0)
+    assert (room.charged("r1"), room.charged("later")) == (None, None)
+    assert room.parts() == {"prefill": 1.0}
 
 
 def test_a_clock_that_was_set_back_books_nothing_ahead(room: Room) -> None:
