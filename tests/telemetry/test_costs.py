@@ -55,7 +55,8 @@ def test_each_group_has_its_own_sum() -> None:
     )
     for kind, first, second in groups:
         assert (line(book, kind, first).usd, line(book, kind, second).usd) == (1.0, 2.0)
-    assert line(book, "all").usd == 3.0
+    assert (line(book, "all").usd, line(book, "all").usd_per_thousand_requests) == (3.0, 1500.0)
+    assert line(book, "all").saved_usd is None, "nobody could say what was saved"
 
 
 def test_one_request_of_unknown_cost_makes_the_sum_unknown_and_not_less() -> None:
@@ -83,6 +84,18 @@ def test_keys_and_hours_are_bounded_and_no_money_is_lost() -> None:
     assert line(book, "key", OTHER).usd == 10.0
     hours = [each.name for each in book.lines() if each.kind == "hour"]
     assert hours == [str(3600 * number) for number in range(MAX_KEYS + 10)][-MAX_HOURS:]
+
+
+def test_a_key_that_is_used_on_is_kept_and_an_hour_that_comes_late_is_an_old_one() -> None:
+    book = CostBook()
+    for number in range(MAX_KEYS + 10):
+        book.add(record(1, 0, 1, usd(1.0, 0.0, 0.0), key="often"))
+        book.add(record(1, 0, 1, usd(1.0, 0.0, 0.0), key=f"k{number}"))
+    assert line(book, "key", "often").usd == MAX_KEYS + 10
+    for hour in (*range(MAX_HOURS), 30, 0):
+        book.add(record(1, 0, 1, usd(1.0, 0.0, 0.0), time=3600.0 * (100 + hour)))
+    hours = [int(each.name) // 3600 - 100 for each in book.lines() if each.kind == "hour"]
+    assert sorted(hours) == [*range(1, MAX_HOURS), 30]
 
 
 def test_the_price_is_the_profile_s_else_the_table_s_and_says_which() -> None:

@@ -43,6 +43,9 @@ def test_far_below_both_peaks_it_is_the_host_or_the_launches() -> None:
     small = Spent(6.0, 6.0, 6.0, 9)
     assert figures(fed(1.0, decode=small, io=1.9)).decode.verdict == "launch-bound"
     assert figures(fed(1.0, decode=small, io=2.0)).decode.verdict == "starved"
+    choosing = fed(1.0, decode=small, io=1.0)
+    choosing.seconds["scheduling"] = 1.0
+    assert figures(choosing).decode.verdict == "starved"
     # The host keeps both devices waiting; what they computed is told for one.
     assert figures(fed(1.0, decode=small, io=2.0), devices=2).decode.verdict == "launch-bound"
 
@@ -55,6 +58,9 @@ def test_what_is_not_known_has_no_verdict() -> None:
     assert none.peak_flops.why == "no peak known: set it in the profile, or run llmconsole calibrate"
     half = figures(fed(1.0, decode=work), peaks=Peaks(None, 10.0, "data sheet"))
     assert (half.decode.verdict, half.decode.bandwidth_utilization) == ("unknown", 0.1)
+    half = figures(fed(1.0, decode=work), peaks=Peaks(100.0, None, "data sheet"))
+    assert (half.decode.verdict, half.decode.flops_utilization) == ("unknown", 0.01)
+    assert half.decode.bandwidth_utilization is None
     assert figures(fed(1.0, decode=work), known=False).decode.flops_per_s is None
     assert figures().prefill.why == "No prefill in the last minute."
 
