@@ -340,8 +340,9 @@ async def test_who_has_no_limit_of_money_waits_for_no_cost() -> None:
     ticket = await scene.comes("r", prompt_tokens=100)
     await scene.runs(ticket, 7)
     await scene.ends(ticket)
-    await scene.admission.stop()
+    await settled()
     assert scene.budgets.settled == [(107, 0.0)]
+    assert not scene.admission._tasks
 
 
 async def test_an_id_is_one_request_s_while_it_lives_and_for_a_while_after() -> None:

@@ -257,6 +257,7 @@ def test_without_a_price_there_are_seconds_and_no_money() -> None:
     account = made.account("r1")
     assert account is not None
     assert account.cost().usd is None
+    assert account.cost(saved_usd=0.5).saved_usd is None
     # A price that comes later is not for what was before.
     made.rate = PRICE
     made.feed(rows(step(2, 1.0, 1.0, prefill=30)), shares((2, 2, PREFILL, 30, 30)), name, 2.0)
