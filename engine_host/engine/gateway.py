@@ -387,7 +387,9 @@ class Gateway:
         text = prompt.get("prompt") if isinstance(prompt, dict) else None
         ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else None
         if text is None and ids is not None and self._latest is not None:
-            text = self._latest.renderer.tokenizer.decode(ids)
+            # Ids that clients make up may be none of the vocabulary; the engine refuses them.
+            with suppress(Exception):
+                text = self._latest.renderer.tokenizer.decode(ids)
         return text
 
     def _refused(self, refusal: Refusal) -> RefusedError:

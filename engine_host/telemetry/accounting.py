@@ -74,9 +74,12 @@ class Accounting:
 
     def _change_engine(self, facts: EngineFacts, now: float) -> None:
         if self._facts.flight is not None:
-            # Its record outlives it, with what it did since the last look.
-            self._read(now)
-            self.meter.engine_down(now)
+            try:
+                # Its record outlives it, with what it did since the last look.
+                self._read(now)
+            finally:
+                self.meter.engine_down(now)
+                self._facts = EngineFacts()
         self._step = self._share = 0
         if facts.flight is not None:
             # It may have begun to work before it was shown to anybody.

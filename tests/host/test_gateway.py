@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engine_host.telemetry.hub import TelemetryHub
-from tests.gateway.parts import book, no_limit, open_admission
+from tests.gateway.parts import book, no_limit, open_admission, profile
 from tests.support import small_model
 
 
@@ -114,3 +114,16 @@ async def test_an_engine_that_dies_is_a_sentence_and_may_be_tried_again(engine: 
     with pytest.raises(RetryableRequestError, match="send it again"):
         await collect(engine, hub, "DELTA")
     assert hub.totals.finished["error"] == 1
+
+
+async def test_a_prompt_whose_text_can_t_be_told_is_served_all_the_same(engine: Any, hub: TelemetryHub) -> None:
+    from vllm.sampling_params import SamplingParams
+
+    from engine_host.engine.gateway import Gateway
+
+    rules = profile(ledger={"store_text": True})
+    gateway = Gateway(hub, open_admission(rules), no_limit, book(hub), Clock())
+    gateway.attach(engine)
+    engine.script = words("fine")
+    stream = gateway.generate({"prompt_token_ids": [-1]}, SamplingParams(max_tokens=8), "r1")
+    assert [output.outputs[0].text async for output in stream][-1] == "fine"

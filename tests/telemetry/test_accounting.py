@@ -159,6 +159,26 @@ def test_another_engine_between_two_looks_has_its_own_requests(room: Room) -> No
     assert room.accounting.bill().device_s == 4.0
 
 
+def test_a_record_that_can_t_be_read_to_its_end_holds_up_no_other(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, first = room.engine()
+    room.tick(first, 100.0)
+    begin(old, 1, 1)
+    come_back(old, 100.0, 1.0)
+    new, second = room.engine()
+    begin(new, 1, 2)
+    come_back(new, 102.0, 1.0)
+
+    def broken() -> None:
+        raise ValueError("torn")
+
+    between(monkeypatch, "read_steps", broken)
+    with pytest.raises(ValueError, match="torn"):
+        room.tick(second, 103.0)
+    room.tick(second, 103.25)
+    assert room.charged("r2") is not None
+    assert room.accounting.bill().device_s == 3.25
+
+
 def test_the_devices_of_an_engine_are_paid_for_until_the_next_one(room: Room) -> None:
     _, reader = room.engine()
     room.tick(reader, 101.0, devices=4)
