@@ -148,7 +148,18 @@ def test_shares_are_what_each_request_was_scheduled_for(
     assert (work["tokens"][work["kind"] == DECODE] == 1).all()
     left = rows["serial"][rows["kind"] == LEFT]
     assert sorted(left) == sorted(set(work["serial"].tolist()))
-    assert reader.prompt_of(int(left[0])) > 0
+    assert reader.prompt_of(int(left[0]))
+
+
+def test_a_token_and_its_drafts_is_decode_and_more_is_computed_again(recorded: Make) -> None:
+    scheduler, _ = recorded()
+    tokens = {"plain": 1, "drafted": 4, "again": 5, "long": 4, "prompt": 1}
+    drafts = {"drafted": [7, 7, 7], "again": [7, 7, 7]}
+    output = SimpleNamespace(
+        num_scheduled_tokens=tokens, scheduled_spec_decode_tokens=drafts, total_num_scheduled_tokens=15
+    )
+    kinds = scheduler._recorder._kinds(output, list(tokens), ["prompt"])
+    assert kinds == [DECODE, DECODE, RECOMPUTE, RECOMPUTE, PREFILL]
 
 
 @both_schedulers
