@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from engine_host.api.flight import CACHED, FREE, USED, FlightReader, FlightVersionError, our_id
 from engine_host.flight.knobs import Knobs
-from engine_host.flight.layout import HEADER, OWNER_BYTES, OWNER_SLOTS, RING_STEPS, pair_capacity, record_size
+from engine_host.flight.layout import (
+    DECODE,
+    HEADER,
+    NAME_SLOTS,
+    OWNER_BYTES,
+    OWNER_SLOTS,
+    RING_SHARES,
+    RING_STEPS,
+    pair_capacity,
+    record_size,
+)
 from engine_host.flight.writer import FlightWriter
 
 BLOCKS = 9
@@ -213,6 +223,25 @@ def test_a_reader_gets_each_step_once_or_learns_what_it_missed(tmp_path: Path, t
     assert steps.prefill.tolist() == steps.number.tolist()
     # All but the place that is written next.
     assert steps.missed == max(0, total - since - (RING_STEPS - 1))
+
+
+def test_shares_that_run_over_the_end_of_the_ring_read_back(writer: FlightWriter, reader: FlightReader) -> None:
+    writer.write_shares(1, [9] * (RING_SHARES - 2), DECODE, 1, 1)
+    end = reader.read_shares().end
+    writer.write_shares(2, [1, 2, 3, 4, 5], DECODE, [1, 1, 1, 1, 7], [10, 20, 30, 40, 50])
+    found = reader.read_shares(end)
+    assert found.rows["serial"].tolist() == [1, 2, 3, 4, 5]
+    assert found.rows[-1].tolist() == (2, 5, DECODE, 7, 50)
+    assert (found.missed, found.end) == (0, RING_SHARES + 3)
+    # Who asks for all of them learns that the oldest are gone.
+    assert reader.read_shares().missed == RING_SHARES + 3 - len(reader.read_shares().rows) > 3
+
+
+def test_the_last_names_are_kept(writer: FlightWriter, reader: FlightReader) -> None:
+    for serial in range(1, NAME_SLOTS + 2):
+        writer.write_name(serial, f"r{serial}-01234567", serial)
+    assert [reader.request_of(serial) for serial in (1, 2, 4098)] == [None, "r2", "r4098"]
+    assert [reader.prompt_of(serial) for serial in (1, NAME_SLOTS + 1)] == [None, NAME_SLOTS + 1]
 
 
 def test_stopping_is_told(writer: FlightWriter, reader: FlightReader) -> None:

@@ -162,6 +162,13 @@ def test_a_token_and_its_drafts_is_decode_and_more_is_computed_again(recorded: M
     assert kinds == [DECODE, DECODE, RECOMPUTE, RECOMPUTE, PREFILL]
 
 
+def test_a_prompt_of_one_token_is_a_prompt(recorded: Make) -> None:
+    scheduler, reader = recorded()
+    add(scheduler, "a", 1, seed=1, max_tokens=2)
+    step(scheduler)
+    assert reader.read_shares().rows["kind"].tolist() == [PREFILL]
+
+
 @both_schedulers
 def test_a_request_that_preempts_itself_is_told_so_though_nothing_is_scheduled(
     recorded: Make, asynchronous: bool
