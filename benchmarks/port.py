@@ -109,7 +109,7 @@ async def serve_on_port(serving: Any, profile: Profile, stop: asyncio.Event, **o
         def retry_after_s(self) -> int:
             return 1
 
-        def metrics_text(self) -> bytes:
+        async def metrics_text(self) -> bytes:
             return b""
 
         async def check_health(self) -> str | None:

@@ -160,6 +160,7 @@ class RequestBook:
             last_step=account.last_step,
             cost=self._cost(account, cached or 0),
             prompt=ticket.prompt_text,
+            shared_prefix=ticket.shared_prefix,
             reply="".join(ticket.reply_text) if ticket.reply_text is not None else None,
         )
 

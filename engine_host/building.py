@@ -167,6 +167,8 @@ class EngineBuilder:
             built.shared |= await asyncio.to_thread(self._shared)
             if len(await asyncio.to_thread(engine_processes, self._forkserver_pid)) == 1:
                 # One process holds nothing that the kernel doesn't take back, and ending itself takes it seconds.
+                if built.engine.output_handler is not None:
+                    built.engine.output_handler.cancel()  # Or it would report the end as its own failure.
                 with suppress(AttributeError):
                     built.engine.engine_core.resources.engine_dead = True  # Or vLLM would report a death.
                 await asyncio.to_thread(self.kill)

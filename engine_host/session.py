@@ -41,7 +41,7 @@ from engine_host.supervisor import ScreenSupervisor
 from engine_host.telemetry.accounting import EngineFacts
 from engine_host.telemetry.device import DeviceSampler
 from engine_host.telemetry.hub import TelemetryHub
-from engine_host.telemetry.metrics import Metrics
+from engine_host.telemetry.metrics import Metrics, render
 from engine_host.telemetry.peak_book import PeakBook
 from profiles.schema import Profile
 
@@ -190,9 +190,9 @@ class Session:
         """Seconds a client should wait before it asks again."""
         return RETRY_AFTER_S
 
-    def metrics_text(self) -> bytes:
+    async def metrics_text(self) -> bytes:
         """Our metrics in Prometheus' text format."""
-        return self._metrics.render()
+        return await asyncio.to_thread(render, self._metrics.collect())
 
     async def check_health(self) -> str | None:
         """`None` when the engine can serve, else why not."""

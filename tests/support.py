@@ -120,7 +120,9 @@ def _end(process: "subprocess.Popen[bytes]", runtime: Path, number: signal.Signa
     assert alive == []
     assert [segment for segment in segments if os.path.exists(segment)] == []
     assert list((runtime / "llmconsole").iterdir()) == []
-    assert "The engine is ready" in log.read_text()
+    said = log.read_text()
+    assert "The engine is ready" in said
+    assert "output_handler failed" not in said
 
 
 def _healthy(port: int) -> bool:

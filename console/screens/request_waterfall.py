@@ -1,6 +1,7 @@
 """Where the time of one request goes, followed while it runs."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -17,6 +18,9 @@ from widgets.status_bar import Segment, StatusBar
 from widgets.text import one_line
 from widgets.waterfall import Part, WaterfallView
 
+if TYPE_CHECKING:
+    from console.app import ConsoleApp
+
 POLL_S = 1.0
 """Seconds from one look at the request to the next."""
 
@@ -27,6 +31,7 @@ class WaterfallScreen(ModalScreen[None]):
     BINDINGS = [
         Binding("escape,enter,q", "leave", "Close", id="waterfall.close", tooltip="Back to the table"),
         Binding("z", "zoom", "Zoom", id="waterfall.zoom", tooltip="The time to the first token alone, or all of it"),
+        Binding("o", "ring", "Step ring", id="waterfall.ring", tooltip="The scheduler's steps that worked for it"),
     ]
 
     def __init__(self, request_id: str, host: HostApi, latest: Callable[[], Snapshot | None]) -> None:
@@ -104,7 +109,13 @@ class WaterfallScreen(ModalScreen[None]):
 
     def _show_keys(self) -> None:
         zoom = "z all of it" if self._zoomed else "z to the first token"
-        self.query_one("#waterfall").border_subtitle = Content(f"{zoom} · esc closes")
+        self.query_one("#waterfall").border_subtitle = Content(f"{zoom} · o its steps · esc closes")
+
+    def action_ring(self) -> None:
+        """Show the steps that worked for the request."""
+        from console.screens.step_ring import open_step_ring
+
+        open_step_ring(cast("ConsoleApp", self.app), request=self._request)
 
     def action_leave(self) -> None:
         """Back to the table."""

@@ -44,7 +44,8 @@ class RequestRecord(msgspec.Struct, frozen=True):
     `time` is when the last byte of its body had arrived; durations are seconds. The five parts are those of `TtftParts`
     in `engine_host.api.figures`, and add up to `ttft_s`; one is `None` where the request didn't come so far. `key` is
     the key's id, empty without one; `error` is the sentence its client got. `first_step` and `last_step` are numbers in
-    the flight record's ring. `prompt` and `reply` are kept only where the operator has turned that on.
+    the flight record's ring; `shared_prefix` the most tokens that its prompt and one just before it begin with
+    alike, up to 512. `prompt` and `reply` are kept only where the operator has turned that on.
     """
 
     id: str
@@ -83,6 +84,7 @@ class RequestRecord(msgspec.Struct, frozen=True):
     reply: str | None = None
     engine_id: int = 0
     request_id: str = ""
+    shared_prefix: int | None = None
 
 
 class MinuteRecord(msgspec.Struct, frozen=True):

@@ -3,11 +3,10 @@
 import asyncio
 import os
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -102,21 +101,9 @@ def _completed(record: Record) -> Record:
 
 
 def shared_prefix(requests: Sequence[RequestRecord]) -> int | None:
-    """Tokens (est.) that a prompt begins with and another one too, as the median over `requests`; `None` where fewer
-    than two prompts are kept. Characters are counted, and taken to be spread evenly over the prompt's tokens."""
-    prompts = sorted((each.prompt, each.prompt_tokens) for each in requests if each.prompt)
-    if len(prompts) < 2:
-        return None
-    # In alphabetical order, what a text shares most with stands beside it.
-    beside = [_alike(one, two) for (one, _), (two, _) in pairwise(prompts)]
-    most = np.maximum([0, *beside], [*beside, 0])
-    tokens = [chars * count / len(text) for chars, (text, count) in zip(most.tolist(), prompts, strict=True)]
-    return round(float(np.median(tokens)))
-
-
-def _alike(one: str, two: str) -> int:
-    """Characters that both begin with."""
-    return bisect_left(range(1, min(len(one), len(two)) + 1), True, key=lambda length: one[:length] != two[:length])
+    """Tokens that a prompt begins with and one just before it too, as the median; `None` without two requests."""
+    known = [each.shared_prefix for each in requests if each.shared_prefix is not None]
+    return round(median(known)) if known else None
 
 
 def _names(reader: FlightReader, shares: Any) -> dict[int, Named]:

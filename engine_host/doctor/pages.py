@@ -97,7 +97,7 @@ def prefix_block(record: Record) -> Finding | None:
         f"have no more than that (median {np.median(prompts):.0f} tokens).",
     ]
     if shared:
-        evidence.append(f"Prompts begin with about {shared} tokens that others begin with too (est.).")
+        evidence.append(f"Prompts begin with {shared} tokens (median) that one just before began with.")
     return Finding(
         rule="prefix-block",
         severity="warning",
@@ -115,7 +115,7 @@ def prefix_cache_off(record: Record) -> Finding | None:
         return None
     evidence = [f"Prompts take {percent(share)} of the steps' time, and engine.enable_prefix_caching is false."]
     if record.shared_prefix:
-        evidence.append(f"Prompts begin with about {record.shared_prefix} tokens that others begin with too (est.).")
+        evidence.append(f"Prompts begin with {record.shared_prefix} tokens (median) that one just before began with.")
     return Finding(
         rule="prefix-cache-off",
         severity="warning",

@@ -63,8 +63,7 @@ class Record:
     `offset` is Unix time less monotonic time: it makes Unix times of those in `steps`. `steps` are rows of
     `engine_host.flight.layout.STEP`, oldest first; `shares` rows of `SHARE`; `names` tells of the serials in these,
     where they are still known. `past` are the seconds before, `requests` those that ended lately, without prompts and
-    replies. `shared_prefix` (est.) is how many tokens recent prompts begin with that another began with too, as the
-    median; it is known only where prompts are kept.
+    replies. `shared_prefix` is how many tokens they begin with that one just before began with too, as the median.
     """
 
     time: float

@@ -22,6 +22,7 @@ from engine_host.engine.carry import Carried
 from engine_host.engine.quarantine import Quarantine
 from engine_host.engine.refused import RefusedError
 from engine_host.gateway.admission import Admission
+from engine_host.gateway.prefixes import Prefixes
 from engine_host.gateway.refusal import Refusal
 from engine_host.gateway.seats import Capacity
 from engine_host.gateway.ticket import Ticket
@@ -73,6 +74,7 @@ class Gateway:
         self._admission = admission
         self._capacity = capacity
         self._book = book
+        self._prefixes = Prefixes()
         self._clock = clock
         self._when_dead = when_dead
         self._engine: Any = None
@@ -231,8 +233,9 @@ class Gateway:
         request_id, ticket.profile = ticket.request_id, self._book.profile
         if context is not None:
             ticket.client_id, ticket.path, ticket.traceparent = context.request_id, context.path, context.traceparent
-        keeps_text = self._admission.keeps_text()
-        if keeps_text:
+        if (ids := _ids_of(prompt)) is not None:
+            ticket.shared_prefix = self._prefixes.shared(ids)
+        if self._admission.keeps_text():
             ticket.prompt_text, ticket.reply_text = self._text_of(prompt), []
         self._hub.arrived(
             request_id,
@@ -404,5 +407,9 @@ class Gateway:
 
 
 def _prompt_tokens(prompt: Any) -> int:
-    ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else getattr(prompt, "prompt_token_ids", None)
+    ids = _ids_of(prompt)
     return len(ids) if ids is not None else 0
+
+
+def _ids_of(prompt: Any) -> Any:
+    return prompt.get("prompt_token_ids") if isinstance(prompt, dict) else getattr(prompt, "prompt_token_ids", None)

@@ -57,6 +57,8 @@ class Ticket:
     """Of the URL it came by."""
     profile: str = ""
     """In force when it came."""
+    shared_prefix: int | None = None
+    """Most tokens that its prompt and one of those just before it begin with alike."""
     traceparent: str | None = None
     """Of its client's trace."""
     computed: float | None = None

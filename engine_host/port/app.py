@@ -4,6 +4,7 @@ Plain routes of ours, vLLM's serving classes for what streams, vLLM's own applic
 is ready everything but `/metrics` answers 503. Whatever goes wrong is answered as OpenAI's error JSON.
 """
 
+import asyncio
 import logging
 import re
 import uuid
@@ -88,9 +89,8 @@ class _Port:
         # Imported late: the registry of vLLM's metrics, and slow to import.
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-        return web.Response(
-            body=self._host.metrics_text() + generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        ours, theirs = await asyncio.gather(self._host.metrics_text(), asyncio.to_thread(generate_latest))
+        return web.Response(body=ours + theirs, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def forget(self, request: web.Request) -> web.StreamResponse:
         """Delete the caller's conversation of this id."""

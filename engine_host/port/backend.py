@@ -119,7 +119,7 @@ class PortHost(Protocol):
     def retry_after_s(self) -> int:
         """Seconds after which a client that was told 503 should ask again; at least 1."""
 
-    def metrics_text(self) -> bytes:
+    async def metrics_text(self) -> bytes:
         """Our own metrics in Prometheus's text format."""
 
     async def check_health(self) -> str | None:

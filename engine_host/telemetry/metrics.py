@@ -35,9 +35,19 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._registry.register(_HostCollector(hub, sampler, snapshot, telemetry, Families(str(engine_id))))
 
-    def render(self) -> bytes:
+    def collect(self) -> list[Metric]:
         """The metrics now; call it on the event loop, which the hub belongs to."""
-        return generate_latest(self._registry)
+        return list(self._registry.collect())
+
+
+def render(metrics: list[Metric]) -> bytes:
+    """Metrics in Prometheus' text format; it takes some milliseconds, so call it in a thread."""
+
+    class Collected(CollectorRegistry):
+        def collect(self) -> Iterator[Metric]:
+            yield from metrics
+
+    return generate_latest(Collected())
 
 
 class _HostCollector(Collector):

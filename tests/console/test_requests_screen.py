@@ -12,6 +12,7 @@ from console.app import ConsoleApp
 from console.screens.help import HelpScreen
 from console.screens.request_questions import CancelScreen, TierScreen
 from console.screens.request_waterfall import WaterfallScreen
+from console.screens.step_ring import StepRingScreen
 from console.settings import Settings
 from console.theme import DARK
 from engine_host.api.contract import HostError
@@ -161,6 +162,10 @@ async def test_the_waterfall_is_followed_until_the_request_ends_or_is_forgotten(
         assert "behind [long] prompts" in text
         await pilot.press("z")
         assert app.screen.query_one(WaterfallView).span == 1.9
+        await pilot.press("o")
+        await settle(app, pilot)
+        assert isinstance(app.screen, StepRingScreen)
+        await pilot.press("escape")
         ended = msgspec.structs.replace(
             WATERFALL, finish_reason="stop", spans=(*WATERFALL.spans[:6], Span("done", 3.1, 3.1))
         )

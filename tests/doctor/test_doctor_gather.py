@@ -80,21 +80,14 @@ async def test_the_last_requests_are_kept_and_never_what_they_say() -> None:
     assert len(record.requests) == MAX_REQUESTS
     assert {(each.prompt, each.reply) for each in record.requests} == {(None, None)}
     assert b"helpful" not in dump(record)
-    assert record.shared_prefix is not None
 
 
 @pytest.mark.parametrize(
-    ("prompts", "tokens"),
-    [
-        ([("system: be kind. A", 18), ("system: be kind. B", 18), ("system: be kind. C", 18)], 17),
-        ([("system: be kind. A", 9), ("system: be kind. Bb", 9)], 8),
-        ([("alpha", 5), ("beta", 4)], 0),
-        ([("alone", 5)], None),
-        ([(None, 5), (None, 5)], None),
-    ],
+    ("shared", "tokens"), [([30, 12, 31], 30), ([None, 8], 8), ([0, 0, 40], 0), ([None], None), ([], None)]
 )
-def test_what_prompts_have_in_common(prompts: list[tuple[str | None, int]], tokens: int | None) -> None:
-    assert shared_prefix([ended(text, count) for text, count in prompts]) == tokens
+def test_what_prompts_have_in_common_is_the_median(shared: list[int | None], tokens: int | None) -> None:
+    one = trace("healthy").requests[0]
+    assert shared_prefix([msgspec.structs.replace(one, shared_prefix=each) for each in shared]) == tokens
 
 
 async def test_the_processors_are_those_of_this_machine() -> None:

@@ -236,7 +236,7 @@ def test_long_prompts_with_a_common_beginning_shorter_than_a_page() -> None:
     longer = [msgspec.structs.replace(each, prompt_tokens=500) for each in record.requests]
     assert found(replace(record, requests=longer)) == {}
     finding = found(replace(record, requests=longer, shared_prefix=100))["prefix-block"]
-    assert "about 100 tokens that others begin with too (est.)" in finding.evidence[2]
+    assert "begin with 100 tokens (median) that one just before began with" in finding.evidence[2]
     assert found(replace(record, requests=longer, shared_prefix=128)) == {}
 
 

@@ -259,7 +259,7 @@ class Starting:
     def retry_after_s(self) -> int:
         return 7
 
-    def metrics_text(self) -> bytes:
+    async def metrics_text(self) -> bytes:
         return b""
 
     async def check_health(self) -> str | None:

@@ -59,7 +59,7 @@ class FakeHost:
     def retry_after_s(self) -> int:
         return 7
 
-    def metrics_text(self) -> bytes:
+    async def metrics_text(self) -> bytes:
         return b"llmconsole_up 1\n"
 
     async def check_health(self) -> str | None:

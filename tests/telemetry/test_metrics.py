@@ -31,13 +31,13 @@ from engine_host.api.types import (
 )
 from engine_host.telemetry.device import DeviceSampler
 from engine_host.telemetry.hub import EngineStats, TelemetryHub
-from engine_host.telemetry.metrics import Metrics
+from engine_host.telemetry.metrics import Metrics, render
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def scrape(metrics: Metrics) -> Samples:
-    families = text_string_to_metric_families(metrics.render().decode())
+    families = text_string_to_metric_families(render(metrics.collect()).decode())
     return {
         (sample.name.removeprefix("llmconsole_"), tuple(sorted(sample.labels.items()))): sample.value
         for family in families

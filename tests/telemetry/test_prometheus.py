@@ -14,7 +14,7 @@ import pytest
 from engine_host.api.figures import LedgerStatus
 from engine_host.api.types import BreakerLine, GatewayStatus, LaneLine, Reading, TierLine
 from engine_host.telemetry.hub import EngineStats
-from engine_host.telemetry.metrics import Metrics
+from engine_host.telemetry.metrics import Metrics, render
 
 from .prometheus_server import DEPLOY, PROMETHEUS, PROMTOOL, Page, Prometheus, running
 from .test_metrics import TELEMETRY, Bench
@@ -106,12 +106,12 @@ class Scraped(NamedTuple):
 def scraped() -> Iterator[Scraped]:
     host, page = Host(), Page()
     try:
-        page.text = host.metrics.render()
+        page.text = render(host.metrics.collect())
         with running(page) as prometheus:
             # A counter grows from what was scraped before, so that it has been has to be known.
             prometheus.until("Nothing was scraped", lambda: bool(prometheus.vector("llmconsole_output_tokens_total")))
             host.serve()
-            page.text = host.metrics.render()
+            page.text = render(host.metrics.collect())
             yield Scraped(prometheus, page.text.decode())
     finally:
         page.close()
@@ -142,7 +142,7 @@ def test_every_alert_is_tested_and_says_what_to_do() -> None:
 
 
 def test_our_metrics_are_named_as_prometheus_wants_them() -> None:
-    assert tool("check", "metrics", text=Host().metrics.render().decode()) == ""
+    assert tool("check", "metrics", text=render(Host().metrics.collect()).decode()) == ""
 
 
 @pytest.mark.parametrize(
