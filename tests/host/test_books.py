@@ -114,6 +114,7 @@ def test_a_request_that_no_step_worked_for_costs_nothing() -> None:
     desk.idle(0.25)
     (record,) = desk.records
     assert record.cost is not None
+    assert record.cost.saved_usd == 0.0, "nothing was found in the cache, whatever it would have cost"
     assert (record.finish_reason, record.error, record.cost.usd, record.steps) == (
         "refused", "Too many requests wait.", 0.0, 0
     )  # fmt: skip
