@@ -109,7 +109,7 @@ def test_what_the_cache_held_is_said_to_have_been_saved() -> None:
 def test_a_request_that_no_step_worked_for_costs_nothing() -> None:
     desk = Desk()
     refused = ticket(refusal=Refusal(429, "Too many requests wait."))
-    desk.book.ended(refused, "abort", ended(None, tpot_s=None), "Too many requests wait.")
+    desk.book.ended(refused, "abort", ended(None, tpot_s=None, cached_tokens=None), "Too many requests wait.")
     desk.idle(0.25)
     desk.idle(0.25)
     (record,) = desk.records
