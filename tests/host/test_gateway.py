@@ -1,10 +1,13 @@
 """What the gateway passes on, drops and accounts for, on a stub engine."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from engine_host.gateway.refusal import Refusal
+from engine_host.port.context import RequestContext, request_context
 from engine_host.telemetry.hub import TelemetryHub
 from tests.gateway.parts import book, no_limit, open_admission, profile
 from tests.support import small_model
@@ -127,3 +130,99 @@ async def test_a_prompt_whose_text_can_t_be_told_is_served_all_the_same(engine: 
     engine.script = words("fine")
     stream = gateway.generate({"prompt_token_ids": [-1]}, SamplingParams(max_tokens=8), "r1")
     assert [output.outputs[0].text async for output in stream][-1] == "fine"
+
+
+class Told:
+    """A gateway whose books only keep what they were told."""
+
+    def __init__(self, engine: Any, hub: TelemetryHub, store_text: bool = False) -> None:
+        from engine_host.engine.gateway import Gateway
+
+        self.ends: list[tuple[Any, ...]] = []
+        books = book(hub)
+        books.ended = lambda *given: self.ends.append(given)  # type: ignore[method-assign]
+        self.admission = open_admission(profile(ledger={"store_text": store_text}))
+        self.gateway = Gateway(hub, self.admission, no_limit, books, Clock())
+        self.gateway.attach(engine)
+        self.context = RequestContext("x-9", 100.0, "/v1/completions", traceparent="00-1-2-01")
+
+    async def serve(self, kind: str = "DELTA") -> list[Any]:
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        params = SamplingParams(max_tokens=8, output_kind=RequestOutputKind[kind])
+        token = request_context.set(self.context)
+        try:
+            prompt = {"prompt_token_ids": [1, 2], "prompt": "Why?"}
+            return [output async for output in self.gateway.generate(prompt, params, "r1")]
+        finally:
+            request_context.reset(token)
+
+
+async def test_the_books_are_told_whose_request_has_ended_and_how(engine: Any, hub: TelemetryHub) -> None:
+    told = Told(engine, hub, store_text=True)
+    engine.script = words("Be", "cause")
+    await told.serve()
+    ((ticket, reason, ended, error),) = told.ends
+    assert (reason, error, ended.output_tokens) == ("stop", None, 2)
+    assert (ticket.client_id, ticket.path, ticket.traceparent) == ("x-9", "/v1/completions", "00-1-2-01")
+    assert (ticket.profile, ticket.prompt_text, ticket.reply_text) == ("profile", "Why?", ["Be", "cause"])
+    assert ticket.ended is not None
+
+
+async def test_texts_are_kept_only_where_the_profile_says_so(engine: Any, hub: TelemetryHub) -> None:
+    told = Told(engine, hub)
+    engine.script = words("Be", "cause")
+    await told.serve()
+    assert (told.ends[0][0].prompt_text, told.ends[0][0].reply_text) == (None, None)
+
+
+async def test_delivery_is_told_by_the_first_bytes_of_a_stream_only(engine: Any, hub: TelemetryHub) -> None:
+    engine.script = words("a", "b")
+    stream, whole = Told(engine, hub), Told(engine, hub)
+    await stream.serve()
+    await whole.serve("FINAL_ONLY")
+    assert (len(stream.context.when_written), len(whole.context.when_written)) == (1, 0)
+    stream.context.written(101.0)
+    assert stream.context.when_written == [], "the bytes after them tell nothing more"
+
+
+async def test_what_a_fault_says_may_be_of_the_prompt_and_is_not_told(engine: Any, hub: TelemetryHub) -> None:
+    told = Told(engine, hub)
+    engine.script = lambda *_: iter([ValueError("Why?")])
+    with pytest.raises(ValueError, match="Why"):
+        await told.serve()
+    assert told.ends[0][1:2] + told.ends[0][3:] == ("error", "ValueError")
+
+
+async def test_who_is_refused_is_counted_so_and_the_books_have_the_sentence(engine: Any, hub: TelemetryHub) -> None:
+    told = Told(engine, hub)
+    engine.script = words("a", "b")
+    refusal = Refusal(408, "Too late.")
+
+    async def enter(ticket: Any) -> Any:
+        raise refusal
+
+    told.admission.enter = enter  # type: ignore[method-assign]
+    with pytest.raises(Exception, match="Too late"):
+        await told.serve()
+    ((ticket, _, _, error),) = told.ends
+    assert (ticket.refusal, error) == (refusal, "Too late.")
+    assert (hub.totals.finished["refused"], hub.totals.finished["abort"]) == (1, 0)
+
+
+async def test_when_the_engine_had_the_first_token_is_kept_and_not_of_a_later_engine(
+    engine: Any, hub: TelemetryHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, stamps = Told(engine, hub), iter([(1.0, 2.0), (3.0, 4.0)])
+    inner = engine.generate
+
+    async def stamped(*args: Any, **options: Any) -> Any:
+        async for output in inner(*args, **options):
+            scheduled, first = next(stamps)
+            output.metrics = SimpleNamespace(scheduled_ts=scheduled, first_token_ts=first)
+            yield output
+
+    monkeypatch.setattr(engine, "generate", stamped)
+    engine.script = words("a", "b")
+    await told.serve()
+    assert (told.ends[0][0].scheduled, told.ends[0][0].computed) == (1.0, 2.0)
