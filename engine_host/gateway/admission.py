@@ -4,9 +4,7 @@ One object of the event loop. It knows no engine: where requests go, and how the
 """
 
 import asyncio
-import itertools
 import math
-import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -22,6 +20,7 @@ from engine_host.gateway.prompts import check_hard, over_soft, refuse_soft
 from engine_host.gateway.queue import AdmissionQueue, lane_of
 from engine_host.gateway.rate_headers import rate_limit_headers
 from engine_host.gateway.refusal import Refusal
+from engine_host.gateway.request_ids import RequestIds
 from engine_host.gateway.seats import Capacity, NoSeats, Places, Seats
 from engine_host.gateway.ticket import LONG_LANE, Ticket
 from profiles.gateway import KeysSection, Tier
@@ -36,11 +35,6 @@ UNKNOWN_RETRY_S = 5.0
 
 KEPT = 256
 """Ended requests whose waterfall can still be shown."""
-
-MAX_ID_BYTES = 128
-"""Of a request's id, before what is appended to tell it from others."""
-
-_SEQUENCE = re.compile(r"\d+_")
 
 PAGES_RETRY_S = 0.02
 """Pause before free pages are asked for again: they are known from the engine's last step, about as long ago."""
@@ -83,7 +77,7 @@ class Admission:
         self._queue = AdmissionQueue(lambda: profile().gateway.lanes, lambda: profile().tiers)
         self._places = Places(profile, self._queue)
         self._tickets: dict[str, Ticket] = {}
-        self._numbers = itertools.count(2)
+        self._ids = RequestIds(lambda each: each in self._tickets or each in self._ended)
         self._aside: set[Ticket] = set()
         self._grants: dict[Ticket, tuple[Budgets, Grant]] = {}
         self._deadlines = Deadlines(self._clock, self._later, self._tier, self.end)
@@ -126,7 +120,7 @@ class Admission:
             self._count(tier).refused += 1
             raise
         long = decision == "long-queue"
-        own_id = self._own_id(request_id)
+        own_id = self._ids.own(request_id)
         ticket = Ticket(
             own_id,
             caller or ANONYMOUS,
@@ -380,16 +374,6 @@ class Admission:
             await asyncio.wait(set(self._tasks))
         if self._wake is not None:
             self._wake.cancel()
-
-    def _own_id(self, request_id: str) -> str:
-        # The flight record keeps no longer names, and "3_" before one means its fourth sequence there.
-        name = request_id.encode(errors="replace")[:MAX_ID_BYTES].decode(errors="ignore")
-        if _SEQUENCE.match(name):
-            name = f"_{name}"
-        own = name
-        while own in self._tickets or own in self._ended:
-            own = f"{name}~{next(self._numbers)}"
-        return own
 
     # Letting in.
 
