@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable
 
 MAX_BYTES = 137
-"""Of an id, before what is appended to tell it from others: the flight record keeps 160 with what vLLM adds. The longest
-`X-Request-Id` that the port takes fits, with vLLM's own prefix."""
+"""Of an id, before what is appended to tell it from others: the flight record keeps 160 with what vLLM adds. The port's
+longest `X-Request-Id` fits, with vLLM's prefix."""
 
 _SEQUENCE = re.compile(r"\d+_")
 
