@@ -99,7 +99,7 @@ class Table(ScrollView, Generic[Row], can_focus=True):
         self._sorted_by = ""
 
     @property
-    def selected(self) -> Row | None:
+    def selected_row(self) -> Row | None:
         """The row under the cursor."""
         return self._rows[self._cursor] if self._rows else None
 
@@ -115,7 +115,7 @@ class Table(ScrollView, Generic[Row], can_focus=True):
 
     def set_rows(self, rows: Sequence[Row], sorted_by: str = "", empty: str | None = None) -> None:
         """Show these rows, in this order; the column `sorted_by` is marked."""
-        before = self.selected
+        before = self.selected_row
         if empty is not None:
             self._empty = empty
         at = -1
@@ -130,19 +130,22 @@ class Table(ScrollView, Generic[Row], can_focus=True):
         self._cursor = max(0, min(self._cursor + moved, len(rows) - 1))
         if moved and in_view:
             self.scroll_to(y=top + moved, animate=False, force=True, immediate=True)
-        if self.selected != before:
-            self.post_message(self.Selected(self, self.selected))
+        self.tell_selected(before)
         self.refresh()
+
+    def tell_selected(self, before: Row | None) -> None:
+        """Post a message if the row under the cursor is not what it was before."""
+        if self.selected_row != before:
+            self.post_message(self.Selected(self, self.selected_row))
 
     def select(self, at: int, center: bool = False) -> None:
         """Put the cursor on the row at this index, or the nearest, and bring it into view, or to its middle."""
-        before, self._cursor = self._cursor, max(0, min(at, len(self._rows) - 1))
+        before, self._cursor = self.selected_row, max(0, min(at, len(self._rows) - 1))
         rows, top = max(1, self.size.height - 1), self.scroll_offset.y
         target = max(0, self._cursor - rows // 2) if center else min(max(top, self._cursor - rows + 1), self._cursor)
         if target != top:
             self.scroll_to(y=target, animate=False, force=True)
-        if self._cursor != before:
-            self.post_message(self.Selected(self, self.selected))
+        self.tell_selected(before)
         self.refresh()
 
     @property
@@ -170,7 +173,7 @@ class Table(ScrollView, Generic[Row], can_focus=True):
         """Move the cursor to the row under the mouse."""
         row = event.y - 1 + self.scroll_offset.y
         if event.y > 0 and row < len(self._rows):
-            self.select(row)
+            self.action_move(row - self._cursor)
 
     def _columns(self) -> list[Column[Row]]:
         width = self.scrollable_content_region.width

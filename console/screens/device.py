@@ -111,7 +111,7 @@ class DeviceScreen(MeasuredScreen):
         table.set_rows(figures.devices)
         if not several and self.focused is table:
             self.query_one("#detail").focus()
-        self._show_device(table.selected, figures.time)
+        self._show_device(table.selected_row, figures.time)
         self._show_roofline(figures.roofline)
         self._show_steps(figures.steps)
         self.query_one("#sampler", Facts).set_facts([_of_a_core(to_fact(figures.sampler_cost))])
@@ -124,7 +124,7 @@ class DeviceScreen(MeasuredScreen):
     def show_selected(self) -> None:
         """Another device is looked at."""
         if self.figures is not None:
-            self._show_device(self._table.selected, self.figures.time)
+            self._show_device(self._table.selected_row, self.figures.time)
 
     def _show_device(self, device: Device | None, now: float) -> None:
         problem = self.query_one("#device-problem", Static)

@@ -73,7 +73,7 @@ class DoctorScreen(MeasuredScreen):
     @property
     def _selected(self) -> Finding | None:
         tables = self.query("#findings").results(Table)
-        found: Finding | None = next((table.selected for table in tables), None)
+        found: Finding | None = next((table.selected_row for table in tables), None)
         return found
 
     @on(Table.Selected)

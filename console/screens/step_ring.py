@@ -186,7 +186,7 @@ class StepRingScreen(ModalScreen[None]):
 
     @on(Table.Selected, "#ring-steps")
     def _show_shares(self) -> None:
-        step = self._steps.selected
+        step = self._steps.selected_row
         shares = self._record.shares(step.number) if self._record is not None and step is not None else []
         self.query_one("#ring-shares", Table).set_rows(shares)
         self.query_one("#ring-requests").border_title = Content(
@@ -214,7 +214,7 @@ class StepRingScreen(ModalScreen[None]):
             return
         shares = self.query_one("#ring-shares", Table)
         names = [share.request for share in shares.rows]
-        chosen: StepShare | None = shares.selected
+        chosen: StepShare | None = shares.selected_row
         request = self._request if self._request in names and not shares.has_focus else None
         request = request or (chosen.request if chosen is not None else None)
         if request is None:

@@ -77,23 +77,23 @@ async def test_one_key_opens_the_ring_at_the_step_and_follows_its_request(consol
         await settle(app, pilot)
         assert isinstance(app.screen, StepRingScreen)
         steps = app.screen.query_one("#ring-steps", Table)
-        assert steps.selected.number == 150
+        assert steps.selected_row.number == 150
         text = told(app)
         assert "Steps 1 to 200 · median 30 ms · ▲ over 3 × that · ✖ preempted" in text
         for part in ("7f3a91c0 decode 1 562", "[b44e1b7d2 preempted 0 2 048", "n/a (old) decode 1 9"):
             assert part in text
         await pilot.press("n")
         await settle(app, pilot)
-        assert steps.selected.number == 180
+        assert steps.selected_row.number == 180
         assert "▲ 180" in told(app)
         assert "413 ms" in told(app)
         await pilot.press("n")
-        assert steps.selected.number == 180
+        assert steps.selected_row.number == 180
         await pilot.press("p", "f")
         await settle(app, pilot)
         assert [step.number for step in steps.rows] == [120, 150, 180]
         assert "steps of [b44e1b7d2" in told(app)
-        assert steps.selected.number == 120, "following doesn't move"
+        assert steps.selected_row.number == 120, "following doesn't move"
         await pilot.press("f")
         assert len(steps.rows) == 200
         await pilot.press("home", "tab", "f")

@@ -8,6 +8,7 @@ from textual.app import App
 
 from widgets.demo import Demo
 from widgets.request_table import RequestLine, RequestTable
+from widgets.table import beginning
 
 
 def line(name: str, output: int = 412) -> RequestLine:
@@ -105,7 +106,5 @@ async def test_a_request_is_marked_with_its_colour_in_the_page_map() -> None:
 
 
 def test_an_id_of_digits_is_cut_like_any_other() -> None:
-    from widgets.request_table import _beginning
-
-    assert _beginning("9259418167", 8) == "9259418…"
-    assert _beginning("92594181", 8) == "92594181"
+    assert beginning("9259418167", 8) == "9259418…"
+    assert beginning("92594181", 8) == "92594181"

@@ -22,15 +22,15 @@ async def test_the_cursor_follows_its_row_and_stays_in_view() -> None:
         table.focus()
         table.set_rows([(f"r{n}", n) for n in range(50)])
         await pilot.press("end", "k")
-        assert table.selected == ("r48", 48)
+        assert table.selected_row == ("r48", 48)
         table.set_rows([(f"r{n}", n + 1) for n in range(20, 50)], sorted_by="count")
         await pilot.pause()
-        assert table.selected == ("r48", 49), "its row has moved up by twenty"
+        assert table.selected_row == ("r48", 49), "its row has moved up by twenty"
         assert "r48" in "\n".join(lines(table))
         assert "count ▾" in lines(table)[0]
         table.set_rows([("r1", 1)])
         await pilot.pause()
-        assert table.selected == ("r1", 1)
+        assert table.selected_row == ("r1", 1)
 
 
 async def test_columns_leave_whole_and_names_are_literal() -> None:
