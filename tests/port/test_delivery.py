@@ -42,6 +42,21 @@ def outlet() -> tuple[Any, FakeTransport]:
     return SocketOutlet(request, writer, RequestContext("r", 0.0, "/")), request.transport
 
 
+def test_who_waits_for_the_first_bytes_is_told_once_when_they_go_out() -> None:
+    context, request, writer = RequestContext("r", 0.0, "/"), FakeRequest(), None
+    out = SocketOutlet(request, writer, context)  # type: ignore[arg-type]
+    told: list[tuple[int, float]] = []
+    context.when_written.append(lambda at: told.append((len(request.transport.writes), at)))
+    out.put(b"a")
+    assert told == []
+    out.flush()
+    out.put(b"b")
+    out.flush()
+    ((writes, at),) = told
+    assert writes == 1
+    assert at > 0.0
+
+
 async def test_what_is_ready_at_one_wake_up_goes_out_in_one_write() -> None:
     out, transport = outlet()
 
