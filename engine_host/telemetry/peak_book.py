@@ -27,15 +27,24 @@ class PeakBook:
 
     def _find(self, device: str, dtype: str, knobs: PeakKnobs) -> Peaks | None:
         try:
-            found = load_calibration(self._path, device, dtype)
+            measured = load_calibration(self._path, device, dtype)
         except (ValueError, OSError) as error:
             self._tell(str(error))
-            found = None
-        found = found or peaks_of(device, dtype)
-        if knobs.tflops is None and knobs.gb_per_s is None:
-            return found
+            measured = None
+        own = Peaks(
+            knobs.tflops * 1e12 if knobs.tflops is not None else None,
+            knobs.gb_per_s * 1e9 if knobs.gb_per_s is not None else None,
+            "profile",
+        )
+        # Each may know one of the two only: a calibration knows the data types it was made in.
+        known = [each for each in (own, measured, peaks_of(device, dtype)) if each is not None]
+        flops = next((each for each in known if each.flops is not None), None)
+        bandwidth = next((each for each in known if each.bandwidth is not None), None)
+        sources = dict.fromkeys(each.source for each in (flops, bandwidth) if each is not None)
+        if not sources:
+            return None
         return Peaks(
-            flops=knobs.tflops * 1e12 if knobs.tflops is not None else found.flops if found else None,
-            bandwidth=knobs.gb_per_s * 1e9 if knobs.gb_per_s is not None else found.bandwidth if found else None,
-            source="profile" if found is None else f"profile, else {found.source}",
+            flops.flops if flops is not None else None,
+            bandwidth.bandwidth if bandwidth is not None else None,
+            ", ".join(sources),
         )

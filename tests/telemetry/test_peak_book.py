@@ -20,7 +20,14 @@ def test_the_profile_goes_before_what_was_measured_and_that_before_the_sheet(tmp
     own = book.of(H100, "bfloat16", Knobs(tflops=500.0), "second")
     assert own is not None
     assert (own.flops, own.bandwidth) == (5e14, 3e12)
-    assert own.source == "profile, else calibration of 2026-01-02"
+    assert own.source == "profile, calibration of 2026-01-02"
+    # A calibration in one data type says nothing of another's arithmetic.
+    other = book.of(H100, "float16", NONE, "second")
+    sheet = peaks_of(H100, "float16")
+    assert other is not None
+    assert sheet is not None
+    assert (other.flops, other.bandwidth) == (sheet.flops, 3e12)
+    assert other.source == f"{sheet.source}, calibration of 2026-01-02"
     alone = book.of("a CPU", "float32", Knobs(gb_per_s=20.0), "second")
     assert alone is not None
     assert (alone.flops, alone.bandwidth, alone.source) == (None, 2e10, "profile")
