@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from pathlib import Path
 
 import platformdirs
+
+from profiles.files import beside
 
 _FACE = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 _FAMILY = re.compile(r"font-family:[^;\"]*")
@@ -60,10 +61,6 @@ def _stem(what: str) -> Path:
 
 def _write(path: Path, content: bytes) -> Path:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with beside(path) as new:
+        new.write_bytes(content)
     return path

@@ -1,13 +1,14 @@
 """What the operator set for the console: `console.toml` in the configuration directory."""
 
 import difflib
-import os
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import platformdirs
 import tomli
+
+from profiles.files import beside
 
 FILE_NAME = "console.toml"
 
@@ -62,6 +63,5 @@ def save_theme(theme: str, path: Path | None = None) -> None:
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     document["theme"] = theme
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(tomlkit.dumps(document), encoding="utf-8")
-    beside.replace(path)
+    with beside(path) as new:
+        new.write_text(tomlkit.dumps(document), encoding="utf-8")

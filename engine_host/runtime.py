@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from profiles.files import beside
+
 SOCKET_NAME = "host.sock"
 """The Unix socket for screens, in the runtime folder."""
 
@@ -42,9 +44,8 @@ def create_runtime_dir(base: Path) -> Path:
 def remember_processes(directory: Path, processes: list[psutil.Process]) -> None:
     """Write down the engine's processes, so that a later start can end them if this host no longer can."""
     entries = [[process.pid, _started(process.pid)] for process in processes]
-    beside = directory / f"{_PROCESSES}.new"
-    beside.write_text(json.dumps(entries))
-    beside.replace(directory / _PROCESSES)
+    with beside(directory / _PROCESSES) as new:
+        new.write_text(json.dumps(entries))
 
 
 SHARED_MEMORY = Path("/dev/shm")

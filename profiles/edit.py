@@ -11,6 +11,7 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable, Item, Table
 
 from profiles.errors import ProfileError
+from profiles.files import beside
 from profiles.schema import ANY_TIER, knobs
 from profiles.store import ProfileStore, check_text, nearest_key, read_text
 
@@ -105,15 +106,11 @@ def _unused(source: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Beside, then renamed. A link keeps pointing where it does: its target is replaced."""
+    """Whole or not at all. A link keeps pointing where it does: its target is replaced."""
     target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            beside.write_bytes(text.encode())
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        with beside(target) as new:
+            new.write_bytes(text.encode())
     except OSError as error:
         raise ProfileError(path, f"can't be written: {error.strerror}") from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from console.cli.output import error, say
+from profiles.files import beside
 
 if TYPE_CHECKING:
     from engine_host.api.figures import Finding
@@ -78,11 +79,12 @@ async def _asked(socket: Path, path: Path | None) -> "list[Finding] | None":
 
 def _kept(content: bytes, path: Path) -> "list[Finding] | None":
     """Write the record, and look at that very one."""
-    from engine_host.doctor.record import RecordError, parse, write
+    from engine_host.doctor.record import RecordError, parse
     from engine_host.doctor.rules import diagnose
 
     try:
-        write(content, path)
+        with beside(path) as new:
+            new.write_bytes(content)
         error(f"What was looked at is in {path}.")
         return diagnose(parse(content, str(path)))
     except OSError as problem:

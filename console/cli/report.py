@@ -9,6 +9,7 @@ import typer
 
 from console.cli.ledger import LedgerPath, Since, Until, default_file, moments, sentences
 from console.cli.output import error, say
+from profiles.files import beside
 
 if TYPE_CHECKING:
     from engine_host.ledger.summary import Summary
@@ -59,24 +60,19 @@ def _write(summary: "Summary", form: ReportFormat, target: Path) -> None:
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     content = blocks(summary, made)
     if form is ReportFormat.HTML:
-        _beside(target, as_html("llmconsole report", content).encode())
+        _put(target, as_html("llmconsole report", content).encode())
         return
     folder = target.with_name(f"{target.stem}-charts")
     folder.mkdir(exist_ok=True)
 
     def place(chart: Chart) -> str:
-        _beside(folder / f"{chart.name}.png", chart.png())
+        _put(folder / f"{chart.name}.png", chart.png())
         # A path in Markdown ends at a space unless it stands in angle brackets.
         return f"<{folder.name}/{chart.name}.png>"
 
-    _beside(target, as_markdown(content, place).encode())
+    _put(target, as_markdown(content, place).encode())
 
 
-def _beside(target: Path, content: bytes) -> None:
-    """Write a file so that it is never seen half."""
-    new = target.with_name(f".{target.name}.new")
-    try:
+def _put(target: Path, content: bytes) -> None:
+    with beside(target) as new:
         new.write_bytes(content)
-        new.replace(target)
-    finally:
-        new.unlink(missing_ok=True)

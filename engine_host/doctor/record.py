@@ -4,7 +4,6 @@ The file is numpy's npz: the two arrays as they are, and the rest as JSON in the
 """
 
 import io
-import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from engine_host.api.figures import Telemetry
 from engine_host.api.records import RequestRecord
 from engine_host.api.types import HistoryPoint, Snapshot
 from engine_host.flight.layout import SHARE, STEP
+from profiles.files import beside
 from profiles.schema import Profile
 
 VERSION = 1
@@ -164,17 +164,8 @@ def parse(content: bytes, name: str = "This") -> Record:
 
 def save(record: Record, path: Path) -> None:
     """Write a record to `path`, whole or not at all. Raises `OSError`."""
-    write(dump(record), path)
-
-
-def write(content: bytes, path: Path) -> None:
-    """Write `content` beside `path` and rename it. Raises `OSError`."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with beside(path) as new:
+        new.write_bytes(dump(record))
 
 
 def load(path: Path) -> Record:

@@ -2,10 +2,8 @@
 
 import base64
 import csv
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -13,6 +11,7 @@ import msgspec
 
 from engine_host.ledger.columns import Cell, Tables
 from engine_host.ledger.file import columns_in
+from profiles.files import beside
 
 TextFormat = Literal["csv", "jsonl"]
 Format = TextFormat | Literal["parquet"]
@@ -26,9 +25,10 @@ Chunks = Iterator[Sequence[tuple[Cell, ...]]]
 def export(connection: sqlite3.Connection, table: Tables, form: Format, path: Path, since: float, until: float) -> int:
     """Write the rows of `table` whose time is from `since` on and before `until` to `path`; returns how many.
 
-    The file appears under its name once it is whole. Raises `OSError` where it can't be written.
+    The file is for its owner alone, and appears under its name once it is whole. Raises `OSError` where
+    it can't be written.
     """
-    with _beside(path) as new:
+    with beside(path, 0o600) as new:
         if form == "parquet":
             return _parquet(new, table, _chunks(connection, table, since, until))
         with new.open("wb") as out:
@@ -108,15 +108,3 @@ class _Lines:
 
 def _as_text(cell: Cell) -> Cell:
     return base64.b64encode(cell).decode() if isinstance(cell, bytes) else cell
-
-
-@contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A new file beside `path`, for its owner alone; it takes its place at the end, and is removed after an error."""
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    os.close(os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600))
-    try:
-        yield new
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_host.telemetry.prices import short_name
+from profiles.files import beside
 
 PEAKS_FILE = "peaks.json"
 """What the calibration wrote, in the data folder: {device: {dtype: FLOP/s, "bandwidth": bytes/s, "measured": date}}."""
@@ -124,9 +125,8 @@ def save_calibration(path: Path, device_name: str, measured: dict[str, float | s
     """Keep what was measured on a device beside what is known of others. Raises `OSError` and `ValueError`."""
     known = _calibrations(path) | {device_name: measured}
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(known, indent=2) + "\n")
-    beside.replace(path)
+    with beside(path) as new:
+        new.write_text(json.dumps(known, indent=2) + "\n")
 
 
 def _calibrations(path: Path) -> dict[str, Any]:
