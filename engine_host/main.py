@@ -5,6 +5,7 @@ print. Then the forkserver, which imports vLLM on another core while this proces
 """
 
 import asyncio
+import logging
 import os
 import shutil
 import signal
@@ -35,6 +36,8 @@ def run(options: HostOptions, screen: Sequence[str] | None) -> int:
         return 1
     descriptors = save_descriptors()
     ring = LogRing()
+    # What vLLM's application imports sets the root's level to ERROR, and our warnings are for the operator.
+    logging.getLogger("engine_host").setLevel(logging.WARNING)
     supervisor = None
     if screen is not None:
         supervisor = ScreenSupervisor(

@@ -216,3 +216,17 @@ async def test_metrics_and_the_doctor_see_the_same_engine(desk: Desk) -> None:
     record = parse(await desk.host.record())
     assert len(record.steps) > 0
     assert record.profile.cost.usd_per_hour == PRICE
+
+
+async def test_a_collector_that_is_none_is_told_of_in_the_log_and_serving_goes_on(desk: Desk) -> None:
+    path = desk.live.runtime / "config" / "llmconsole" / "profiles" / "priced.toml"
+    path.write_text(f'{RULES}\n[log]\notlp_endpoint = "nowhere"\n')
+    assert (await desk.host.apply_profile(ApplyCommand("priced"))).ok
+    await desk.ask("traced", prompt="Once upon a time")
+
+    async def said() -> bool:
+        page = await desk.host.log(0, 5_000)
+        return any("Set log.otlp_endpoint to the collector's URL" in each.text for each in page.records)
+
+    assert await eventually(said, bool)
+    await desk.ask("untraced", prompt="Once upon a time")

@@ -189,10 +189,11 @@ def test_a_dead_collector_is_told_of_once_and_holds_nothing_up(
 
 @pytest.mark.parametrize("endpoint", ["nonsense", "http://", "http://[::1", "grpc://127.0.0.1:4317"])
 def test_an_endpoint_that_is_none_is_told_of_once(endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
-    traces = Traces(lambda: endpoint, "1.2")
-    traces.request(RECORD)
-    traces.request(RECORD)
-    traces.close(WAIT_S)
+    with caplog.at_level(logging.WARNING, "engine_host"):
+        traces = Traces(lambda: endpoint, "1.2")
+        traces.request(RECORD)
+        traces.request(RECORD)
+        traces.close(WAIT_S)
     (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "log.otlp_endpoint" in said
 
