@@ -5,7 +5,6 @@ print. Then the forkserver, which imports vLLM on another core while this proces
 """
 
 import asyncio
-import logging
 import os
 import shutil
 import signal
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from engine_host.engine.process import BUILD_THREAD, prepare_environment, start_forkserver
 from engine_host.logs.capture import RealDescriptors, capture_output, save_descriptors
+from engine_host.logs.own import hear
 from engine_host.logs.ring import LogRing
 from engine_host.options import HostOptions
 from engine_host.runtime import SOCKET_NAME, clear_leftovers, create_runtime_dir
@@ -36,8 +36,7 @@ def run(options: HostOptions, screen: Sequence[str] | None) -> int:
         return 1
     descriptors = save_descriptors()
     ring = LogRing()
-    # What vLLM's application imports sets the root's level to ERROR, and our warnings are for the operator.
-    logging.getLogger("engine_host").setLevel(logging.WARNING)
+    hear(ring)
     supervisor = None
     if screen is not None:
         supervisor = ScreenSupervisor(

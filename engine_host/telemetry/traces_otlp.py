@@ -139,7 +139,7 @@ class _Exporter(SpanExporter):
 
     def __init__(self, url: str) -> None:
         self._inner = OTLPSpanExporter(endpoint=url)
-        self._where = urlsplit(url).netloc.rpartition("@")[2]  # Without what may be a password in it.
+        self._where = (urlsplit(url).netloc or url).rpartition("@")[2]  # Without what may be a password in it.
         self._said = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:

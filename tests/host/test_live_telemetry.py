@@ -226,7 +226,7 @@ async def test_a_collector_that_is_none_is_told_of_in_the_log_and_serving_goes_o
 
     async def said() -> bool:
         page = await desk.host.log(0, 5_000)
-        return any("Set log.otlp_endpoint to the collector's URL" in each.text for each in page.records)
+        return any("The collector at nowhere" in each.text and each.level == "warning" for each in page.records)
 
     assert await eventually(said, bool)
     await desk.ask("untraced", prompt="Once upon a time")

@@ -1,5 +1,6 @@
 """What is printed becomes records: split, decoded and levelled."""
 
+import logging
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_host.logs.capture import LineSplitter
+from engine_host.logs.own import PACKAGE, hear
 from engine_host.logs.parse import parse_line
 from engine_host.logs.ring import MAX_TEXT, LogRing
 
@@ -100,3 +102,29 @@ os.write(real.stdout, "|".join(record.text for record in ring.tail(9)).encode())
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
     assert done.stdout == "from C|from python|50%|#|100%|##|last"
+
+
+def test_what_our_own_modules_say_is_heard_whatever_the_root_logger_is_set_to() -> None:
+    ring, own, root = LogRing(), logging.getLogger(PACKAGE), logging.getLogger()
+    before = own.level, own.propagate, root.level
+    try:
+        hear(ring)
+        root.setLevel(logging.ERROR)
+        module = logging.getLogger(f"{PACKAGE}.somewhere")
+        module.info("not this")
+        module.warning("a client is %s", "cut off")
+        try:
+            raise ValueError("of the [b] kind")
+        except ValueError:
+            module.exception("a stream broke off")
+        records = ring.tail(100)
+        assert [(each.level, each.source, each.text) for each in records[:2]] == [
+            ("warning", "host", "a client is cut off"),
+            ("error", "host", "a stream broke off"),
+        ]
+        assert (records[-1].level, records[-1].text) == ("error", "ValueError: of the [b] kind")
+    finally:
+        own.removeHandler(own.handlers[-1])
+        own.propagate = before[1]
+        own.setLevel(before[0])
+        root.setLevel(before[2])
