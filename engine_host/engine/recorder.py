@@ -46,7 +46,8 @@ class FlightRecorder:
         self._serials: dict[str, int] = {}
         self._last_serial = 0
         self._names: list[str] = []
-        self._of_names: tuple[Sequence[int], list[Any]] = ((), [])
+        self._known = np.empty(0, np.uint32)
+        self._contexts: NDArray[np.uint32] | None = None
         self._changed = False
         self._paused = False
         self._steps_unshown = 0
@@ -134,7 +135,7 @@ class FlightRecorder:
         """A request ended. The step in which it did, or the call, shows its pages afterwards."""
         self._finished += 1
         self._changed = True
-        self._names, self._of_names = [], ((), [])
+        self._names = []
         serial = self._serials.pop(request_id, None)
         if serial is not None:
             self._writer.write_shares(self._scheduled, (serial,), LEFT, 0, 0)
@@ -187,20 +188,28 @@ class FlightRecorder:
                 self._writer.write_name(self._last_serial, request.req_id, requests[request.req_id].num_prompt_tokens)
         # Step after step works for the same requests: what is known of them is looked up once.
         if (names := list(scheduled)) != self._names:
-            self._names = names
-            self._of_names = array("I", [serials[each] for each in names]), [requests[each] for each in names]
-        known, theirs = self._of_names
+            self._names, self._contexts = names, None
+            self._known = np.array([serials[each] for each in names], np.uint32)
+        if not prompts and output.total_num_scheduled_tokens == len(names):
+            # A token each: those who had one in the step before end one further.
+            self._contexts = self._computed(names) if self._contexts is None else self._contexts + 1
+            self._writer.write_shares(self._scheduled, self._known, DECODE, 1, self._contexts)
+            return
+        self._contexts = None
         self._writer.write_shares(
             self._scheduled,
-            known,
-            self._kinds(output, names, prompts),
+            self._known,
+            self._kinds(output, prompts),
             array("I", list(scheduled.values())),
-            array("I", [each.num_computed_tokens for each in theirs]),
+            self._computed(names),
         )
 
-    def _kinds(self, output: Any, names: Sequence[str], prompts: Sequence[str]) -> Sequence[int] | int:
-        if not prompts and output.total_num_scheduled_tokens == len(names):
-            return DECODE
+    def _computed(self, names: Sequence[str]) -> NDArray[np.uint32]:
+        """Tokens that are computed of each of these requests once the step has been run."""
+        requests = self._scheduler.requests
+        return np.array([requests[each].num_computed_tokens for each in names], np.uint32)
+
+    def _kinds(self, output: Any, prompts: Sequence[str]) -> Sequence[int]:
         drafts, first = output.scheduled_spec_decode_tokens, set(prompts)
         # One token and its drafts is a step of decode: more is catching up.
         return [

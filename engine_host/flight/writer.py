@@ -26,6 +26,8 @@ from engine_host.flight.layout import (
     views,
 )
 
+Column = Sequence[int] | NDArray[np.uint32]
+
 
 class FlightWriter:
     """One record of `blocks` KV blocks of `block_size` tokens, at `path`.
@@ -137,24 +139,28 @@ class FlightWriter:
     def write_shares(
         self,
         step: int,
-        serials: Sequence[int],
-        kinds: Sequence[int] | int,
-        tokens: Sequence[int] | int,
-        contexts: Sequence[int] | int,
+        serials: Column,
+        kinds: Column | int,
+        tokens: Column | int,
+        contexts: Column | int,
     ) -> None:
         """Append the parts of `step`, the number it has or will have in the ring of steps: one entry a request.
 
         What all have in common may be given once.
         """
         count = len(serials)
-        block = np.empty((count, len(SHARE_COLUMNS)), np.uint32)
-        block[:, 0] = step & 0xFFFFFFFF
-        for column, values in enumerate((serials, kinds, tokens, contexts), 1):
-            block[:, column] = values
         place = self._shares % RING_SHARES
-        room = min(count, RING_SHARES - place)
-        self._columns[place : place + room] = block[:room]
-        self._columns[: count - room] = block[room:]
+        around = place + count > RING_SHARES
+        block = np.empty((count, len(SHARE_COLUMNS)), np.uint32) if around else self._columns[place : place + count]
+        block[:, 0] = step & 0xFFFFFFFF
+        block[:, 1] = serials
+        block[:, 2] = kinds
+        block[:, 3] = tokens
+        block[:, 4] = contexts
+        if around:
+            room = RING_SHARES - place
+            self._columns[place:] = block[:room]
+            self._columns[: count - room] = block[room:]
         self._shares += count
         self._shares_head[0] = self._shares
 

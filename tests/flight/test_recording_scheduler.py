@@ -158,7 +158,7 @@ def test_a_token_and_its_drafts_is_decode_and_more_is_computed_again(recorded: M
     output = SimpleNamespace(
         num_scheduled_tokens=tokens, scheduled_spec_decode_tokens=drafts, total_num_scheduled_tokens=15
     )
-    kinds = scheduler._recorder._kinds(output, list(tokens), ["prompt"])
+    kinds = scheduler._recorder._kinds(output, ["prompt"])
     assert kinds == [DECODE, DECODE, RECOMPUTE, RECOMPUTE, PREFILL]
 
 
