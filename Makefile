@@ -1,5 +1,6 @@
 # make run      set up and open the console          make setup   set up only
 # make test     set up and run all tests             make lint    style, types, import rules
+# Tests run in two processes, one of which has the engine.
 # Options: PYTHON=python3.12  DEVICE=cpu|cuda (default: what is found)  ARGS="--port 9000"
 
 PYTHON ?= python3
@@ -17,7 +18,7 @@ setup:
 	@$(PYTHON) scripts/setup.py --device $(DEVICE)
 
 test: setup test-programs
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .

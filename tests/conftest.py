@@ -22,6 +22,17 @@ settings.load_profile("llmconsole")
 COLLECT_AFTER = 50_000
 
 
+ENGINE_AREAS = frozenset({"flight", "host", "port"})
+"""Folders of tests that import vLLM, which takes a process ten seconds and half a gigabyte."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n 2`: whatever needs the engine in one process, in its order; every other file whole, in the other."""
+    for item in items:
+        needs_engine = item.path.parent.name in ENGINE_AREAS or item.get_closest_marker("engine") is not None
+        item.add_marker(pytest.mark.xdist_group("engine" if needs_engine else item.path.name))
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays until the end: no garbage collection needs to look at it."""
     gc.collect()

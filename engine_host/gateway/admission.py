@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine_host.api.types import GatewayStatus, LaneLine, TierLine
+from engine_host.gateway.accounts import key_account, tier_account
 from engine_host.gateway.breaker import CircuitBreaker
 from engine_host.gateway.budgets import Account, Budgets, Grant
 from engine_host.gateway.caller import ANONYMOUS, Caller, Limits
@@ -23,7 +24,7 @@ from engine_host.gateway.refusal import Refusal
 from engine_host.gateway.request_ids import RequestIds
 from engine_host.gateway.seats import Capacity, NoSeats, Places, Seats
 from engine_host.gateway.ticket import LONG_LANE, Ticket
-from profiles.gateway import KeysSection, Tier
+from profiles.gateway import Tier
 from profiles.schema import Profile
 from profiles.section import MAX_TOKENS
 
@@ -450,8 +451,8 @@ class Admission:
         raise Refusal(429, f"{said} Try again in about {max(1, math.ceil(wait))} s.", retry_after_s=wait)
 
     def _accounts(self, ticket: Ticket) -> tuple[Account, Account]:
-        limits = effective_limits(ticket.caller.limits, self._profile().keys)
-        return Account(f"key:{ticket.caller.key_id}", limits), tier_account(ticket.tier, self._tier(ticket))
+        key = key_account(ticket.caller.key_id, ticket.caller.limits, self._profile().keys)
+        return key, tier_account(ticket.tier, self._tier(ticket))
 
     async def _settle(self, ticket: Ticket, budgets: Budgets, grant: Grant) -> None:
         if ticket.admitted is None:
@@ -506,19 +507,3 @@ class Admission:
 
 
 _NO_LIMITS = Limits()
-
-
-def effective_limits(own: Limits, defaults: KeysSection) -> Limits:
-    """A key's limits, with the profile's where it has none of its own."""
-    return Limits(
-        own.requests_per_minute or defaults.requests_per_minute,
-        own.tokens_per_minute or defaults.tokens_per_minute,
-        own.tokens_per_day or defaults.tokens_per_day,
-        own.usd_per_day or defaults.usd_per_day,
-    )
-
-
-def tier_account(name: str, tier: Tier) -> Account:
-    """The budget that all requests of a tier share."""
-    limits = Limits(tier.requests_per_minute, tier.tokens_per_minute, tier.tokens_per_day, tier.usd_per_day)
-    return Account(f"tier:{name}", limits)

@@ -7,8 +7,8 @@ import numpy as np
 
 from engine_host.api.flight import FlightReader
 from engine_host.api.types import GatewayStatus, KeyLine, RequestRow, Span, SpanName, UsageLine, Waterfall
-from engine_host.gateway.admission import Admission, effective_limits, tier_account
-from engine_host.gateway.budgets import Account
+from engine_host.gateway.accounts import key_account, tier_account
+from engine_host.gateway.admission import Admission
 from engine_host.gateway.keys import KeyStore
 from engine_host.gateway.stores import Stores
 from engine_host.gateway.ticket import Ticket
@@ -58,7 +58,7 @@ class GatewayView:
         """Every key, oldest first, with what it has used up. Raises `KeyStoreError`."""
         defaults, budgets = self._rules().keys, self._stores.budgets()
         return [
-            record.line(await budgets.usage(Account(f"key:{record.id}", effective_limits(record.limits, defaults))))
+            record.line(await budgets.usage(key_account(record.id, record.limits, defaults)))
             for record in self._keys.list()
         ]
 
