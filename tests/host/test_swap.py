@@ -379,7 +379,9 @@ async def test_nothing_is_left_of_engines_that_were_killed_again_and_again(
         await until(host, lambda s: s.state.name == "ready")
         assert not any(psutil.pid_exists(pid) for pid in pids)
     after = left()
-    assert after == before
+    # Other tests have shared memory too, and may give theirs back meanwhile.
+    assert after[0] <= before[0]
+    assert after[1:] == before[1:]
     assert {name for name in os.listdir("/tmp") if name.startswith(("vllm", "torch", "psm", "pymp"))} <= temp
     assert len(engine_pids(changed_host)) == 1
 
