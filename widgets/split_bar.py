@@ -12,8 +12,8 @@ from textual.widget import Widget
 
 from widgets.text import elide, one_line
 
-_COLUMN = 36
-"""Cells a column of the legend takes at least."""
+_COLUMNS = 3
+"""Most columns of the legend; as many as have room for their names and numbers."""
 _GAP = 3
 
 
@@ -68,7 +68,18 @@ class SplitBar(Widget):
             self.refresh(layout=True)
 
     def _columns(self, width: int) -> int:
-        return max(1, min(width // _COLUMN, 3, len(self._parts)))
+        need = 2 + self._names() + sum(2 + each for each in self._widths())
+        return max(1, min((width + _GAP) // (need + _GAP), _COLUMNS, len(self._parts)))
+
+    def _names(self) -> int:
+        return max((cell_len(one_line(part.name)) for part in self._parts), default=0)
+
+    def _widths(self) -> list[int]:
+        """Cells of each number, over all parts."""
+        texts = max((len(part.texts) for part in self._parts), default=0)
+        return [
+            max(cell_len(part.texts[at]) if at < len(part.texts) else 0 for part in self._parts) for at in range(texts)
+        ]
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """The bar and its legend."""
@@ -81,11 +92,7 @@ class SplitBar(Widget):
         columns = self._columns(width)
         rows = -(-len(self._parts) // columns)
         cell = (width - _GAP * (columns - 1)) // columns
-        names = max((cell_len(part.name) for part in self._parts), default=0)
-        texts = max((len(part.texts) for part in self._parts), default=0)
-        widths = [
-            max(cell_len(part.texts[at]) if at < len(part.texts) else 0 for part in self._parts) for at in range(texts)
-        ]
+        names, widths = self._names(), self._widths()
         for row in range(rows):
             shown = self._parts[row::rows]
             pieces = [self._legend(part, cell, names, widths) for part in shown]

@@ -27,10 +27,24 @@ async def test_a_split_without_colours_has_letters_and_an_empty_one_says_why() -
     async with demo.run_test(size=(40, 6)) as pilot:
         bar.set_parts([SplitPart("[a", 3, "#5fafff", "A", ("3 s",)), SplitPart("b", 1, "#ffaf00", "B", ("1 s",))])
         await pilot.pause()
-        assert str(bar.render()).splitlines() == ["A" * 30 + "B" * 10, f"{'A [a  3 s':40}", f"{'B b   1 s':40}"]
+        assert str(bar.render()).splitlines() == ["A" * 30 + "B" * 10, f"{'A [a  3 s':18}   {'B b   1 s':18}"]
         bar.set_parts([SplitPart("a", 0, "#5fafff", "A")], "nothing [yet]")
         await pilot.pause()
         assert str(bar.render()).splitlines()[0] == "nothing [yet]"
+
+
+async def test_the_legend_has_as_many_columns_as_have_room_for_whole_names() -> None:
+    bar = SplitBar()
+    names = ("prefill", "decode", "memory", "scheduling", "I/O", "idle", "down")
+    parts = [SplitPart(name, 1, "#5fafff", "x", ("21.2 s", "$0.0212", "0.27 %")) for name in names]
+    async with Demo(bar).run_test(size=(116, 12)) as pilot:
+        bar.set_parts(parts)
+        for width, rows in ((116, 4), (117, 3), (40, 7)):
+            await pilot.resize_terminal(width, 12)
+            await pilot.pause()
+            lines = str(bar.render()).splitlines()[1:]
+            assert len(lines) == rows, width
+            assert all(any(name in line for line in lines) for name in names), width
 
 
 async def test_facts_keep_their_value_and_their_reason_where_labels_are_long() -> None:
