@@ -47,6 +47,9 @@ _KINDS: tuple[tuple[str, tuple[BillPart, ...]], ...] = (
 _SMALL_BILL = 100.0
 """USD under which a bill is shown to a hundredth of a cent."""
 
+_ROUNDED_S = 0.05
+"""Seconds that are not seen in a time shown to a tenth."""
+
 
 def seconds_text(seconds: float) -> str:
     """Seconds to a tenth, so that the parts can be added up: `1 508.0 s`."""
@@ -91,15 +94,36 @@ def bill_parts(bill: Bill) -> list[SplitPart]:
 
 
 def total_segments(bill: Bill) -> list[Segment]:
-    """The sum, so that it can be checked: devices, time, price."""
+    """The sum, so that it can be checked: devices, time, price, energy.
+
+    Where the price was another for a while, or there was none, time × price is not the sum: then what it is for.
+    """
     devices = f" of {units.count(bill.devices)} device{'' if bill.devices == 1 else 's'}"
     total = units.NOT_AVAILABLE if bill.total_usd is None else _est(bill) + _dollars(bill.total_usd, _digits(bill))
     price = units.usd(bill.usd_per_device_hour) + ("" if bill.usd_per_device_hour is None else "/h")
     time = seconds_text(bill.device_s)
-    return [
-        Segment(f"{total} = {time}{devices} × {price}", f"{total} = {time} × {price}", priority=9),
-        Segment(f"energy {units.usd(bill.energy_usd)} of it" if bill.energy_usd is not None else "", priority=2),
-    ]
+    energy = f" + {units.usd(bill.energy_usd)} energy" if bill.energy_usd is not None else ""
+    if _adds_up(bill):
+        return [
+            Segment(f"{total} = {time}{devices} × {price}{energy}", f"{total} = {time} × {price}{energy}", priority=9)
+        ]
+    priced = seconds_text(bill.priced_s)
+    why = (
+        "at prices that changed"
+        if abs(bill.priced_s - bill.device_s) < _ROUNDED_S
+        else f"of {time}: the rest had no price"
+    )
+    return [Segment(f"{total} for {priced}{devices} {why}", f"{total} for {priced}", priority=9)]
+
+
+def _adds_up(bill: Bill) -> bool:
+    """Whether all of the time had the price of now."""
+    if bill.total_usd is None:
+        return True
+    if bill.usd_per_device_hour is None:
+        return False
+    expected = bill.device_s / 3_600 * bill.usd_per_device_hour + (bill.energy_usd or 0.0)
+    return abs(expected - bill.total_usd) < 10.0 ** -_digits(bill)
 
 
 def price_text(bill: Bill) -> str:

@@ -159,8 +159,9 @@ BILL = Bill(
     "built-in table: H200, on demand, 2026-01",
     True,
     {part: SECONDS[part] / 3_600 * PRICE for part in BILL_PARTS},
-    0.0184,
+    None,
     1_508.0 / 3_600 * PRICE,
+    1_508.0,
 )
 COSTS = (
     CostLine("all", "", 47, 61_204, 30_720, 8_412, 0.8737, 18.59, 4.81, 0.31, 71.2, 0.137),

@@ -10,11 +10,12 @@ from stub_figures import BILL, COSTS, NOTHING_KNOWN, PARTS, TELEMETRY
 from stub_host import NOON, StubHost, snapshot
 
 from console.app import ConsoleApp
-from console.screens.cost_lines import bill_parts, grouped
+from console.screens.cost_lines import bill_parts, grouped, total_segments
 from console.settings import Settings
 from console.theme import DARK
 from engine_host.api.contract import HostUnreachable
 from engine_host.api.figures import LedgerStatus
+from widgets import units
 from widgets.table import Table
 
 
@@ -46,12 +47,31 @@ def test_the_parts_as_shown_add_up_to_the_total_as_shown() -> None:
         assert sum(number(part.texts[1]) for part in parts) == pytest.approx(round(bill.total_usd, digits))
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "est. $1.3781 = 1 508.0 s of 2 devices × $3.29/h"),
+        ({"energy_usd": 0.1, "total_usd": 1.4781}, "est. $1.4781 = 1 508.0 s of 2 devices × $3.29/h + $0.10 energy"),
+        ({"usd_per_device_hour": 9.0}, "est. $1.3781 for 1 508.0 s of 2 devices at prices that changed"),
+        (
+            {"priced_s": 754.0, "total_usd": 0.689},
+            "est. $0.6890 for 754.0 s of 2 devices of 1 508.0 s: the rest had no price",
+        ),
+        ({"usd_per_device_hour": None}, "est. $1.3781 for 1 508.0 s of 2 devices at prices that changed"),
+        ({"usd_per_device_hour": None, "total_usd": None}, "n/a = 1 508.0 s of 2 devices × n/a"),
+    ],
+)
+def test_time_times_price_is_shown_only_where_it_is_the_sum(changes: dict[str, object], told: str) -> None:
+    (segment,) = total_segments(msgspec.structs.replace(BILL, **changes))
+    assert segment.text.replace(units.THIN_SPACE, " ") == told
+
+
 async def test_the_bill_tells_sum_price_shares_idle_and_saved(console: Console) -> None:
     host = StubHost()
     async with console(host, "cost", (80, 24)) as (app, pilot):
         text = told(app)
         for part in (
-            "est. $1.3781 = 1 508.0 s of 2 devices × $3.29/h · energy $0.018 of it",
+            "est. $1.3781 = 1 508.0 s of 2 devices × $3.29/h",
             "Price est. $3.29 per device-hour: built-in table: H200, on demand, 2026-01",
             "decode 655.6 s $0.5992 43 %",
             "fixed 33 % · compute 58 % · memory 6 % · scheduling 2 % · I/O 1 %",
